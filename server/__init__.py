@@ -1,0 +1,1 @@
+"""The networked server: connections, commands, configuration, command line."""

@@ -1,0 +1,1 @@
+"""Schema, pages, catalog, eviction: where rows live and what is visible."""
