@@ -1,0 +1,180 @@
+"""What every benchmark shares: interleaved rounds, medians, the machine's description, the results file.
+
+A benchmark compares arms in one run: each round goes through all arms once, so that a busy moment of the
+machine hits them alike. Outputs are compared before times are looked at. A result is a ratio against a
+named peer; absolute figures are kept beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, minimum and maximum of one arm over its rounds."""
+
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        return cls(_short(statistics.median(values)), _short(min(values)), _short(max(values)))
+
+    def inverted(self, work: float) -> Spread:
+        """The rate that times stand for: `work` units each."""
+        return Spread(_short(work / self.median), _short(work / self.max), _short(work / self.min))
+
+
+@dataclass(frozen=True)
+class Peer:
+    name: str
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, name: str, spread: Spread) -> Peer:
+        return cls(name, spread.median, spread.min, spread.max)
+
+
+@dataclass
+class Row:
+    """One line of a results file. `ratio` is ours over the peer's for rates, the peer's over ours for times."""
+
+    work: str
+    unit: str
+    ours: Spread
+    peer: Peer | None = None
+    ratio: float | None = None
+    target: float | None = None
+    holds: bool | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        out = asdict(self)
+        extra = out.pop("extra")
+        return {**out, **extra}
+
+
+def rate_row(
+    work: str,
+    unit: str,
+    amount: float,
+    ours: list[float],
+    peer: tuple[str, list[float]] | None = None,
+    target: float | None = None,
+    **extra: Any,
+) -> Row:
+    """A row of rates (amount per second) from the seconds of each round."""
+    mine = Spread.of(ours).inverted(amount)
+    if peer is None:
+        return Row(work, unit, mine, target=target, extra=extra)
+    theirs = Spread.of(peer[1]).inverted(amount)
+    ratio = _short(mine.median / theirs.median)
+    holds = None if target is None else ratio >= target
+    return Row(work, unit, mine, Peer.of(peer[0], theirs), ratio, target, holds, extra)
+
+
+def interleaved(
+    arms: Mapping[str, Callable[[], object]], rounds: int = 7, warm_up: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of every arm in every round; each round runs all arms once, in turn."""
+    for _ in range(warm_up):
+        for arm in arms.values():
+            arm()
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    order = list(arms.items())
+    for turn in range(rounds):
+        for name, arm in order[turn % len(order) :] + order[: turn % len(order)]:
+            begin = time.perf_counter()
+            arm()
+            seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def machine() -> dict[str, Any]:
+    """The machine in words that mean something elsewhere, and how busy it was."""
+    return {
+        "system": platform.system(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": _memory_gib(),
+        "python": platform.python_version(),
+        "load_before": [round(x, 2) for x in os.getloadavg()],
+    }
+
+
+def write_results(name: str, rows: list[Row], *, directory: Path = RESULTS, **more: Any) -> Path:
+    """Writes `docs/results/<name>.json` and prints the rows as a table."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.json"
+    record = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": machine(),
+        "command": " ".join(["python", *(_relative(a) for a in sys.argv)]),
+        **more,
+        "rows": [row.as_json() for row in rows],
+    }
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(as_markdown(rows))
+    return path
+
+
+def as_markdown(rows: list[Row]) -> str:
+    """The rows as a Markdown table."""
+    lines = ["| work | unit | ours | peer | ratio | target | holds |", "|---|---|---|---|---|---|---|"]
+    for r in rows:
+        ours = f"{r.ours.median:g} ({r.ours.min:g}–{r.ours.max:g})"
+        peer = f"{r.peer.name}: {r.peer.median:g} ({r.peer.min:g}–{r.peer.max:g})" if r.peer else ""
+        cells = [r.work, r.unit, ours, peer, r.ratio, r.target, {True: "yes", False: "no", None: ""}[r.holds]]
+        lines.append("| " + " | ".join("" if c is None else f"{c}" for c in cells) + " |")
+    return "\n".join(lines)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _relative(argument: str) -> str:
+    try:
+        return str(Path(argument).resolve().relative_to(ROOT))
+    except ValueError:
+        return Path(argument).name if os.sep in argument else argument
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
