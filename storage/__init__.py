@@ -1,1 +1,66 @@
 """Schema, pages, catalog, eviction: where rows live and what is visible."""
+
+from .errors import (
+    BadRange,
+    DirectoryError,
+    Gap,
+    LayerLimit,
+    NameLimit,
+    NamespaceExists,
+    NoHandles,
+    NoSpace,
+    OutOfBudget,
+    Quarantined,
+    RowLimit,
+    RowsNotStored,
+    SchemaMismatch,
+    SnapshotLimit,
+    Stale,
+    StorageError,
+    StoreClosed,
+    UnknownNamespace,
+    UnknownSession,
+    UnknownSnapshot,
+    WriteClosed,
+)
+from .namespaces import PrefixView, SessionView
+from .options import Durability, StoreOptions
+from .read import Rows
+from .schema import Schema
+from .states import StateWrite
+from .store import Store, StoreInfo
+from .write import Write
+
+__all__ = [
+    "BadRange",
+    "DirectoryError",
+    "Durability",
+    "Gap",
+    "LayerLimit",
+    "NameLimit",
+    "NamespaceExists",
+    "NoHandles",
+    "NoSpace",
+    "OutOfBudget",
+    "PrefixView",
+    "Quarantined",
+    "RowLimit",
+    "Rows",
+    "RowsNotStored",
+    "Schema",
+    "SchemaMismatch",
+    "SessionView",
+    "SnapshotLimit",
+    "Stale",
+    "StateWrite",
+    "StorageError",
+    "Store",
+    "StoreClosed",
+    "StoreInfo",
+    "StoreOptions",
+    "UnknownNamespace",
+    "UnknownSession",
+    "UnknownSnapshot",
+    "Write",
+    "WriteClosed",
+]

@@ -1,0 +1,300 @@
+"""The catalog: one LMDB environment that all processes on a data directory share.
+
+Everything that makes rows visible or invisible is one `write`. A `snapshot` lives for one decode, never for
+a reply: LMDB cannot reuse pages that a reader may see. The databases are listed in docs/catalog.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import lmdb
+
+from .errors import NoSpace, StoreClosed
+from .names import key_of
+from .records import Counters, NamespaceRecord, PageRecord, SessionRecord
+
+T = TypeVar("T")
+
+TABLES = (
+    "meta",
+    "sessions",
+    "namespaces",
+    "pages",
+    "digests",
+    "queue",
+    "snapshots",
+    "states",
+    "blocks",
+    "manifests",
+    "unsynced",
+    "quarantine",
+)
+_SPARE_TABLES = 32
+_MAX_READERS = 1024
+_CACHED_SESSIONS = 8192
+_COUNTERS = b"counters"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Reader:
+    """Typed reads within one transaction."""
+
+    __slots__ = ("catalog", "txn")
+
+    def __init__(self, catalog: Catalog, txn: Any) -> None:
+        self.catalog = catalog
+        self.txn = txn
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """The value of a key, or None."""
+        value: bytes | None = self.txn.get(key, db=self.catalog.tables[table])
+        return value
+
+    def session(self, sid: bytes) -> SessionRecord | None:
+        """The session of this name; a shared object, not to be changed."""
+        raw = self.get("sessions", key_of(sid))
+        if raw is None:
+            return None
+        cache = self.catalog.sessions
+        found = cache.get(sid)
+        if found is not None and found[0] == raw:
+            return found[1]
+        record = SessionRecord.decode(raw)
+        if len(cache) >= _CACHED_SESSIONS:
+            del cache[next(iter(cache))]
+        cache[sid] = (raw, record)
+        return record
+
+    def namespace(self, unit: bytes) -> NamespaceRecord | None:
+        """The unit of this name, decoded anew."""
+        raw = self.get("namespaces", key_of(unit))
+        return None if raw is None else NamespaceRecord.decode(raw)
+
+    def page(self, page: int) -> PageRecord | None:
+        """The record of a page."""
+        raw = self.get("pages", page.to_bytes(8, "big"))
+        return None if raw is None else PageRecord.decode(raw)
+
+    def counters(self) -> Counters:
+        """The store-wide numbers."""
+        raw = self.get("meta", _COUNTERS)
+        return Counters() if raw is None else Counters.decode(raw)
+
+    def scan(self, table: str, start: bytes = b"", prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values from `start` on, in order, while keys begin with `prefix`."""
+        with self.txn.cursor(db=self.catalog.tables[table]) as cursor:
+            if not cursor.set_range(max(start, prefix)):
+                return
+            for key, value in cursor:
+                if not key.startswith(prefix):
+                    return
+                yield key, value
+
+    def at_or_before(self, table: str, key: bytes) -> bytes | None:
+        """The greatest key that is not above `key`."""
+        with self.txn.cursor(db=self.catalog.tables[table]) as cursor:
+            if cursor.set_range(key) and cursor.key() == key:
+                return key
+            found: bytes | None = cursor.key() if cursor.prev() else None
+            return found
+
+    def entries(self, table: str) -> int:
+        """Number of keys of a table."""
+        count: int = self.txn.stat(self.catalog.tables[table])["entries"]
+        return count
+
+
+class Writer(Reader):
+    """Typed changes within the one write transaction.
+
+    Attributes:
+        totals: The store-wide numbers; stored when the transaction commits.
+        freed: Pages that nothing names any more: their files go once the transaction is committed.
+    """
+
+    __slots__ = ("freed", "totals")
+
+    def __init__(self, catalog: Catalog, txn: Any) -> None:
+        super().__init__(catalog, txn)
+        self.totals = self.counters()
+        self.freed: list[int] = []
+
+    @property
+    def generation(self) -> int:
+        """The generation that this transaction gives to what it changes."""
+        return self.totals.generation_base + int(self.txn.id())
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Set the value of a key."""
+        self.txn.put(key, value, db=self.catalog.tables[table])
+
+    def delete(self, table: str, key: bytes) -> bool:
+        """Remove a key; whether it was there."""
+        gone: bool = self.txn.delete(key, db=self.catalog.tables[table])
+        return gone
+
+    def put_session(self, record: SessionRecord) -> None:
+        """Store a session."""
+        raw = record.encode()
+        self.put("sessions", key_of(record.sid), raw)
+        self.catalog.sessions[record.sid] = (raw, record)
+
+    def put_namespace(self, record: NamespaceRecord) -> None:
+        """Store a unit."""
+        self.put("namespaces", key_of(record.unit), record.encode())
+
+    def put_page(self, page: int, record: PageRecord) -> None:
+        """Store a page's record."""
+        self.put("pages", page.to_bytes(8, "big"), record.encode())
+
+    def new_serial(self) -> int:
+        """A number never given before."""
+        serial = self.totals.next_serial
+        self.totals.next_serial += 1
+        return serial
+
+    def new_writer(self) -> int:
+        """A writer number never given before."""
+        number = self.totals.next_writer
+        self.totals.next_writer += 1
+        return number
+
+    def finish(self) -> None:
+        """Store the numbers; the last act before the commit."""
+        self.put("meta", _COUNTERS, self.totals.encode())
+
+
+class Snapshot:
+    """Context manager of one read transaction."""
+
+    __slots__ = ("_catalog", "_txn")
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __enter__(self) -> Reader:
+        self._txn = self._catalog.begin_read()
+        return Reader(self._catalog, self._txn)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._txn.abort()
+
+
+class Catalog:
+    """The shared environment, its tables, and the cache of decoded sessions.
+
+    Args:
+        path: The environment's directory; made when missing.
+        map_bytes: Address space reserved at first; doubled whenever a write does not fit.
+        synced: Whether each commit reaches the disk before it returns.
+        release: Called after a commit with the pages it freed.
+    """
+
+    def __init__(
+        self, path: Path, map_bytes: int, *, synced: bool, release: Callable[[list[int]], None]
+    ) -> None:
+        self._path = path
+        self._synced = synced
+        self._release = release
+        self.sessions: dict[bytes, tuple[bytes, SessionRecord]] = {}
+        self._open(map_bytes)
+
+    def _open(self, map_bytes: int) -> None:
+        self._env: Any = lmdb.open(
+            str(self._path),
+            map_size=map_bytes,
+            max_dbs=_SPARE_TABLES,
+            max_readers=_MAX_READERS,
+            sync=self._synced,
+            metasync=self._synced,
+            mode=0o600,
+            readahead=False,
+            max_spare_txns=4,
+        )
+        self._env.reader_check()
+        self.tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+
+    def snapshot(self) -> Snapshot:
+        """`with catalog.snapshot() as reader`: a consistent view, left once its records are decoded."""
+        return Snapshot(self)
+
+    def begin_read(self) -> Any:
+        """A read transaction of LMDB's own; `snapshot` is the one that closes itself."""
+        if self._env is None:
+            raise StoreClosed
+        try:
+            return self._env.begin()
+        except lmdb.MapResizedError:
+            self.adopt_growth()
+            return self._env.begin()
+
+    def write(self, change: Callable[[Writer], T]) -> T:
+        """Run `change` in the write transaction and commit.
+
+        `change` may run more than once (when the map has to grow), so it must not touch anything but its
+        writer. An exception from it aborts the transaction.
+
+        Raises:
+            NoSpace: The file system is full; nothing changed.
+        """
+        while True:
+            if self._env is None:
+                raise StoreClosed
+            try:
+                with self._env.begin(write=True) as txn:
+                    writer = Writer(self, txn)
+                    result = change(writer)
+                    writer.finish()
+            except lmdb.MapFullError:
+                self._env.set_mapsize(self._env.info()["map_size"] * 2)
+                continue
+            except lmdb.MapResizedError:
+                self.adopt_growth()
+                continue
+            except lmdb.Error as error:
+                if _is_full(error):
+                    raise NoSpace("the catalog") from error
+                raise
+            if writer.freed:
+                self._release(writer.freed)
+            return result
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` has not been called."""
+        return self._env is not None
+
+    def adopt_growth(self) -> None:
+        """Take over the map size that another process has set."""
+        self._env.set_mapsize(0)
+
+    def sync(self) -> None:
+        """Bring everything committed to the disk."""
+        self._env.sync(True)
+
+    def check_readers(self) -> None:
+        """Free the reader slots of processes that died."""
+        self._env.reader_check()
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the environment's file."""
+        return (self._path / "data.mdb").stat().st_size
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+
+def _is_full(error: lmdb.Error) -> bool:
+    return error.code in _FULL or any(os.strerror(code) in str(error) for code in _FULL)

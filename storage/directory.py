@@ -1,0 +1,103 @@
+"""The data directory: opened by several processes at once, swept of what the dead left behind.
+
+    lock              held shared by every process that has the directory open
+    writers/<8 hex>   held exclusively by the process that makes pages under this writer number
+    pages/<16 hex>    page files; the upper half of the number is the writer's
+    catalog/          the LMDB environment
+
+A page file that the catalog does not name belongs to a write under way if its writer lives, and to nobody
+if not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from .errors import DirectoryError
+from .open_pages import page_path
+
+
+class Directory:
+    """One process' hold on a data directory.
+
+    Raises:
+        DirectoryError: It cannot be made, read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.pages = path / "pages"
+        self.catalog = path / "catalog"
+        self._writers = path / "writers"
+        self._writer_fd = -1
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.pages, self.catalog, self._writers):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            self._lock_fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DirectoryError(str(path), error.strerror or str(error)) from error
+        # Only one process at a time opens or closes: the first and the last do more than the others.
+        fcntl.flock(self._lock_fd, fcntl.LOCK_SH)
+
+    def become_writer(self, number: int) -> None:
+        """Hold the lock of a writer number, so that others can tell that its pages are in hand."""
+        path = self._writers / f"{number:08x}"
+        try:
+            self._writer_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DirectoryError(str(self.path), error.strerror or str(error)) from error
+        fcntl.flock(self._writer_fd, fcntl.LOCK_EX)
+
+    def sweep(self, is_named: Callable[[int], bool]) -> int:
+        """Remove page files that no record names and no living writer made; how many."""
+        dead = self._dead_writers()
+        removed = 0
+        living: dict[int, bool] = {}
+        for entry in os.scandir(self.pages):
+            page = _page_number(entry.name)
+            if page is None:
+                continue
+            writer = page >> 32
+            if writer not in living:
+                living[writer] = writer not in dead and (self._writers / f"{writer:08x}").exists()
+            if not living[writer] and not is_named(page):
+                page_path(self.pages, page).unlink(missing_ok=True)
+                removed += 1
+        for writer in dead:
+            (self._writers / f"{writer:08x}").unlink(missing_ok=True)
+        return removed
+
+    def close(self) -> None:
+        """Let the directory go."""
+        for fd in (self._writer_fd, self._lock_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._writer_fd = self._lock_fd = -1
+
+    def _dead_writers(self) -> set[int]:
+        """Writers whose process is gone: the kernel dropped their lock."""
+        dead: set[int] = set()
+        for entry in os.scandir(self._writers):
+            with contextlib.suppress(ValueError, FileNotFoundError):
+                number = int(entry.name, 16)
+                fd = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    dead.add(number)
+                except BlockingIOError:
+                    pass
+                finally:
+                    os.close(fd)
+        return dead
+
+
+def _page_number(name: str) -> int | None:
+    try:
+        return int(name, 16) if len(name) == 16 else None
+    except ValueError:
+        return None

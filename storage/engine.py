@@ -1,0 +1,99 @@
+"""What the operations of a store share: its catalog, pages, maps and settings, and the writes under way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .buffers import Windows
+from .catalog import Catalog, Reader, Writer
+from .errors import NameLimit, OutOfBudget, Quarantined, UnknownSession
+from .evict import make_room
+from .maps import PageMaps
+from .names import key_of
+from .open_pages import OpenPages
+from .options import StoreOptions
+from .records import SessionRecord
+from .usage import Usage
+
+
+@dataclass
+class Engine:
+    """The parts of an open store.
+
+    Attributes:
+        directory: The data directory.
+        options: Its settings.
+        clock: Seconds since the epoch.
+        catalog: Who, what, which pages.
+        pages: Pages open for writing.
+        maps: Pages mapped for reading.
+        windows: Buffers for writes.
+        usage: Uses not yet written to the catalog.
+        writing: Units with writes under way in this process; they are not evicted.
+        reserved: Bytes of those writes, not yet in the catalog.
+    """
+
+    directory: Path
+    options: StoreOptions
+    clock: Callable[[], float]
+    catalog: Catalog
+    pages: OpenPages
+    maps: PageMaps
+    windows: Windows = field(default_factory=Windows)
+    usage: Usage = field(default_factory=Usage)
+    writing: Counter[bytes] = field(default_factory=Counter)
+    reserved: int = 0
+
+    def check_name(self, name: bytes) -> None:
+        """Raises `NameLimit` for an empty or too long name."""
+        if not 0 < len(name) <= self.options.max_name_bytes:
+            raise NameLimit(len(name), self.options.max_name_bytes)
+
+    def session(self, reader: Reader, sid: bytes) -> SessionRecord:
+        """The session, checked for service. Raises `UnknownSession` or `Quarantined`."""
+        record = reader.session(sid)
+        if record is None:
+            raise UnknownSession(sid)
+        self.check_quarantine(reader, record.unit)
+        return record
+
+    def check_quarantine(self, reader: Reader, unit: bytes) -> None:
+        """Raises `Quarantined` for a unit whose bytes failed their check."""
+        reason = reader.get("quarantine", key_of(unit))
+        if reason is not None:
+            raise Quarantined(unit[1:], reason.decode())
+
+    def begin_writing(self, unit: bytes, reserved: int) -> None:
+        """A write to the unit has taken page rows."""
+        self.writing[unit] += 1
+        self.reserved += reserved
+
+    def end_writing(self, unit: bytes, reserved: int) -> None:
+        """The write is over, one way or the other."""
+        self.reserved -= reserved
+        self.writing[unit] -= 1
+        if not self.writing[unit]:
+            del self.writing[unit]
+
+    def reserve(self, unit: bytes, needed: int, stored: int) -> None:
+        """Make room for a write before it allocates. Raises `OutOfBudget`.
+
+        Args:
+            unit: The unit to be written, which is kept.
+            needed: Bytes the write will take.
+            stored: Bytes in the catalog as just read.
+        """
+        limit = self.options.max_bytes
+        if limit is None or stored + self.reserved + needed <= limit:
+            return
+        if needed > limit:
+            raise OutOfBudget(needed, limit)
+        reserved, keep = self.reserved, {unit, *self.writing}
+        self.catalog.write(lambda writer: make_room(writer, reserved + needed, limit, keep))
+
+    def make_room(self, writer: Writer, unit: bytes, needed: int) -> None:
+        """The same within the transaction that publishes: other processes may have written meanwhile."""
+        make_room(writer, needed, self.options.max_bytes, {unit, *self.writing})

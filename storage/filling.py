@@ -1,0 +1,175 @@
+"""Filling page rows: reserve them, write them a window at a time, publish them in one catalog transaction.
+
+Nothing of a write is visible before its commit, and everything of it is after. A process that dies in
+between leaves bytes in page rows that no record names, or a page file that no record names.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+import xxhash
+
+from . import refs
+from .catalog import Writer
+from .digest import Piece, encode_piece, piece_rows
+from .engine import Engine
+from .errors import Stale, WriteClosed
+from .open_pages import OpenPage, Tail
+from .options import Durability
+from .page import region_key
+
+
+class PageWrite(ABC):
+    """Rows on their way into one region of a page. As a context manager it aborts unless committed.
+
+    Args:
+        engine: The store.
+        unit: The unit written to.
+        name: The session or namespace written to, for errors.
+        page: The open page.
+        layer: The layer.
+        side: K or V.
+        count: Number of rows.
+    """
+
+    def __init__(
+        self, engine: Engine, unit: bytes, name: bytes, page: OpenPage, layer: int, side: int, count: int
+    ) -> None:
+        self._engine = engine
+        self._unit = unit
+        self._name = name
+        self._page = page
+        self._row_bytes = page.layout.row_bytes(layer, side)
+        self.count = count
+        self.nbytes = count * self._row_bytes
+        self._region = region_key(layer, side)
+        self._page_row = page.reserve(layer, side, count)
+        self._charge = page.charge(self._page_row, count, self._row_bytes)
+        self._base = page.layout.offset(layer, side)
+        self._open = True
+        self._done = 0
+        self._filling = 0
+        self._window = engine.windows.take()
+        self._pieces: list[Piece] = []
+        self._tail = self._first_tail()
+        engine.begin_writing(unit, self._charge)
+
+    def next_segment(self) -> memoryview | None:
+        """The next writable buffer of packed bytes, in row order; None when every row has one.
+
+        A segment is whole rows, at most 1 MiB of them. Asking for the next one writes the one before into
+        the page, so that one must be filled by then and not touched after. Any thread, one at a time.
+
+        Raises:
+            NoSpace: The file system takes no more; the write can only be aborted.
+            WriteClosed: After `commit` or `abort`.
+        """
+        if not self._open:
+            raise WriteClosed
+        self._flush()
+        rows = min(self.count - self._done, self._room())
+        if not rows:
+            return None
+        self._filling = rows
+        return memoryview(self._window)[: rows * self._row_bytes]
+
+    def commit(self) -> int:
+        """Publish the rows; the generation this makes.
+
+        Segments never asked for are an error: a write publishes all its rows or none.
+
+        Raises:
+            UnknownSession: The session was dropped meanwhile.
+            Stale: It was replaced meanwhile, or its page was freed under the write.
+            Gap: It was cut meanwhile, below the start of the write.
+            Quarantined: It was quarantined meanwhile.
+            OutOfBudget: Other processes took the room meanwhile.
+            NoSpace: The file system takes no more.
+            WriteClosed: The write is closed, or not all rows were filled.
+        """
+        if not self._open:
+            raise WriteClosed
+        try:
+            self._flush()
+            if self._done != self.count:
+                raise WriteClosed
+            if self._engine.options.durability is Durability.ALWAYS:
+                os.fdatasync(self._page.fd)
+            generation = self._engine.catalog.write(self._publish)
+        except BaseException:
+            self.abort()
+            raise
+        self._page.published = True
+        self._page.doomed = False
+        self._page.tails[self._region] = self._tail
+        self._close()
+        self._engine.usage.note(self._unit, self._engine.clock())
+        return generation
+
+    def abort(self) -> None:
+        """Give everything back. Does nothing after `commit` or `abort`."""
+        if self._open:
+            self._page.unreserve(self._region, self._page_row, self.count)
+            self._close()
+
+    @abstractmethod
+    def _name_rows(self, writer: Writer) -> int:
+        """Make the rows part of what is visible; the new generation. Any exception keeps them invisible."""
+
+    def _publish(self, writer: Writer) -> int:
+        page = self._page
+        first = 0 if writer.page(page.number) is not None else page.layout.header_bytes
+        if first and page.published and not os.fstat(page.fd).st_nlink:
+            raise Stale(self._name)
+        self._engine.check_quarantine(writer, self._unit)
+        self._engine.make_room(writer, self._unit, first + self._charge)
+        refs.charge(writer, page.number, first + self._charge)
+        for piece in self._pieces:
+            writer.put("digests", *encode_piece(page.number, self._region, piece))
+        return self._name_rows(writer)
+
+    def _first_tail(self) -> Tail:
+        """The piece to go on with: the region's last one when these rows follow it and it is not full."""
+        tail = self._page.tails.get(self._region)
+        if tail is not None and tail.end == self._page_row and tail.rows < piece_rows(self._row_bytes):
+            return Tail(tail.start, tail.rows, tail.hasher.copy())
+        return Tail(self._page_row, 0, xxhash.xxh3_64())
+
+    def _room(self) -> int:
+        """Rows that the piece can still take; begins the next one when it is full."""
+        full = piece_rows(self._row_bytes)
+        if self._tail.rows >= full:
+            self._tail = Tail(self._page_row + self._done, 0, xxhash.xxh3_64())
+        return full - self._tail.rows
+
+    def _flush(self) -> None:
+        """Write the window into the page and digest it."""
+        rows = self._filling
+        if not rows:
+            return
+        data = memoryview(self._window)[: rows * self._row_bytes]
+        self._page.write(data, self._base + (self._page_row + self._done) * self._row_bytes)
+        tail = self._tail
+        tail.hasher.update(data)
+        tail.rows += rows
+        self._done += rows
+        self._filling = 0
+        self._pieces.append((tail.start, tail.rows, tail.hasher.intdigest()))
+
+    def _close(self) -> None:
+        self._open = False
+        self._engine.windows.give_back(self._window)
+        self._engine.end_writing(self._unit, self._charge)
+        self._engine.pages.done(self._page)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()

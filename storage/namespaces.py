@@ -1,0 +1,420 @@
+"""Sessions and namespaces: made, found, listed, cut, forked, dropped."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from . import refs
+from .catalog import Reader, Writer
+from .engine import Engine
+from .errors import (
+    BadRange,
+    NamespaceExists,
+    SchemaMismatch,
+    UnknownNamespace,
+)
+from .extents import cut
+from .names import K_SUFFIX, V_SUFFIX, key_of, sids_of, unit_of, unit_of_namespace
+from .queue import enqueue
+from .records import NamespaceRecord, SessionRecord, StateRecord
+from .schema import Schema
+from .units import drop_session, drop_states, drop_unit, open_unit, refresh, refresh_or_remove, sessions_of
+from .write import put_layers
+
+_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """A session as it was at one moment.
+
+    Attributes:
+        sid: Its name.
+        slot: Serial number of this incarnation.
+        namespace: The namespace or single session it belongs to.
+        side: 0 for K (or a single session), 1 for V.
+        schema: Format and dim of its layers.
+        num_layers: Layers of a per-layer schema, else one more than the highest layer stored.
+        rows: Rows of each layer, as far as any was stored.
+        generation: Moves with every change of the rows.
+    """
+
+    sid: bytes
+    slot: int
+    namespace: bytes
+    side: int
+    schema: Schema
+    num_layers: int
+    rows: tuple[int, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixView:
+    """A namespace as it was at one moment.
+
+    Attributes:
+        namespace: Its name.
+        tokens: Rows that every stored layer of both sides holds; 0 when it has states only, -1 when the
+            sides disagree.
+        layers: Layers of a side that hold rows.
+        states: Number of state blobs.
+        generation: The generation of its last change.
+        bytes: Bytes of its rows and states.
+        prefill_us: Measured time its rows took to compute, 0 when unknown.
+        hits: Reads credited to it.
+        created: Seconds.
+        used: Seconds.
+        pins: Pins that hold it.
+        expires: Seconds; 0 for never.
+    """
+
+    namespace: bytes
+    tokens: int
+    layers: int
+    states: int
+    generation: int
+    bytes: int
+    prefill_us: int
+    hits: int
+    created: float
+    used: float
+    pins: int
+    expires: float
+
+
+def create_session(engine: Engine, sid: bytes, schema: Schema) -> int:
+    """See `Store.create_session`."""
+    engine.check_name(sid)
+    with engine.catalog.snapshot() as reader:
+        found = reader.session(sid)
+        clean = found is not None and reader.get("quarantine", key_of(found.unit)) is None
+    if found is not None and clean:
+        _check_schema(found, schema, "")
+        engine.usage.note(found.unit, engine.clock())
+        return found.slot
+    now = engine.clock()
+
+    def change(writer: Writer) -> int:
+        unit = unit_of(sid)[0]
+        _drop_quarantined(writer, unit)
+        record = open_unit(writer, unit, now)
+        slot = _put_new_session(writer, sid, schema, "").slot
+        refresh(writer, record)
+        return slot
+
+    return engine.catalog.write(change)
+
+
+def register(
+    engine: Engine,
+    namespace: bytes,
+    k_schema: Schema,
+    v_schema: Schema,
+    blocks: tuple[int, bytes] | None,
+    prefill_us: int | None,
+) -> None:
+    """See `Store.register`."""
+    engine.check_name(namespace + K_SUFFIX)
+    unit = unit_of_namespace(namespace)
+    now = engine.clock()
+
+    def change(writer: Writer) -> None:
+        _drop_quarantined(writer, unit)
+        record = open_unit(writer, unit, now)
+        record.used = now
+        _put_new_session(writer, namespace + K_SUFFIX, k_schema, "K ")
+        _put_new_session(writer, namespace + V_SUFFIX, v_schema, "V ")
+        if prefill_us is not None:
+            record.prefill_us = prefill_us
+        if blocks is not None:
+            size, hashes = blocks
+            writer.put("blocks", _uid(record), struct.pack("<I", size) + hashes)
+        refresh(writer, record)
+
+    engine.catalog.write(change)
+
+
+def view_session(engine: Engine, sid: bytes) -> SessionView:
+    """See `Store.session`."""
+    with engine.catalog.snapshot() as reader:
+        return _session_view(engine.session(reader, sid))
+
+
+def lookup(engine: Engine, namespace: bytes) -> PrefixView | None:
+    """See `Store.lookup`."""
+    unit = unit_of_namespace(namespace)
+    now = engine.clock()
+    with engine.catalog.snapshot() as reader:
+        record = reader.namespace(unit)
+        if record is None or not record.is_hit or 0 < record.expires <= now:
+            return None
+        if reader.get("quarantine", key_of(unit)) is not None:
+            return None
+    engine.usage.note(unit, now)
+    return _prefix_view(record)
+
+
+def view_namespace(engine: Engine, namespace: bytes) -> PrefixView:
+    """See `Store.namespace`."""
+    with engine.catalog.snapshot() as reader:
+        return _prefix_view(_namespace(reader, namespace))
+
+
+def iter_sessions(engine: Engine) -> Iterator[SessionView]:
+    """See `Store.sessions`."""
+    for raw in _iter_table(engine, "sessions", b""):
+        yield _session_view(SessionRecord.decode(raw))
+
+
+def iter_namespaces(engine: Engine) -> Iterator[PrefixView]:
+    """See `Store.namespaces`."""
+    for raw in _iter_table(engine, "namespaces", unit_of_namespace(b"")):
+        yield _prefix_view(NamespaceRecord.decode(raw))
+
+
+def drop_sessions(engine: Engine, sids: Iterable[bytes]) -> int:
+    """See `Store.drop_sessions`."""
+    names = list(sids)
+
+    def change(writer: Writer) -> int:
+        dropped = 0
+        for sid in names:
+            session = writer.session(sid)
+            if session is None:
+                continue
+            dropped += 1
+            drop_session(writer, session)
+            refresh_or_remove(writer, session.unit)
+        return dropped
+
+    return engine.catalog.write(change)
+
+
+def drop_namespaces(engine: Engine, namespaces: Iterable[bytes]) -> int:
+    """See `Store.drop_namespaces`."""
+    units = [unit_of_namespace(namespace) for namespace in namespaces]
+    return drop_units(engine, units)
+
+
+def drop_units(engine: Engine, units: Iterable[bytes]) -> int:
+    """Remove units in one transaction; how many there were."""
+    names = list(units)
+
+    def change(writer: Writer) -> int:
+        dropped = 0
+        for unit in names:
+            record = writer.namespace(unit)
+            if record is not None:
+                drop_unit(writer, record)
+                dropped += 1
+        return dropped
+
+    return engine.catalog.write(change)
+
+
+def truncate(engine: Engine, namespace: bytes, tokens: int) -> None:
+    """See `Store.truncate`."""
+    if tokens < 0:
+        raise BadRange(0, tokens)
+
+    def change(writer: Writer) -> None:
+        record = _namespace(writer, namespace)
+        engine.check_quarantine(writer, record.unit)
+        shorter = False
+        for session in sessions_of(writer, record.unit):
+            shorter |= cut_session(writer, session, (tokens,) * len(session.layers))
+        if shorter:
+            drop_states(writer, record)
+            refresh(writer, record)
+
+    engine.catalog.write(change)
+
+
+def cut_session(writer: Writer, session: SessionRecord, rows: tuple[int, ...]) -> bool:
+    """Cut each layer to at most so many rows; whether any was longer. The caller refreshes the unit."""
+    layers = tuple(cut(extents, limit) for extents, limit in zip(session.layers, rows, strict=True))
+    if layers == session.layers:
+        return False
+    put_layers(writer, session, layers)
+    return True
+
+
+def fork(engine: Engine, namespace: bytes, child: bytes, tokens: int | None) -> None:
+    """See `Store.fork`."""
+    engine.check_name(child + K_SUFFIX)
+    if tokens is not None and tokens < 0:
+        raise BadRange(0, tokens)
+    now = engine.clock()
+
+    def change(writer: Writer) -> None:
+        parent = _namespace(writer, namespace)
+        engine.check_quarantine(writer, parent.unit)
+        unit = unit_of_namespace(child)
+        if writer.namespace(unit) is not None:
+            raise NamespaceExists(child)
+        record = open_unit(writer, unit, now)
+        record.prefill_us = parent.prefill_us
+        shorter = False
+        for session in sessions_of(writer, parent.unit):
+            shorter |= _fork_session(writer, session, child, tokens)
+        if not shorter:
+            _share_states(writer, parent, record)
+        refresh(writer, record)
+
+    engine.catalog.write(change)
+
+
+def pin(engine: Engine, namespace: bytes, change: int) -> int:
+    """See `Store.pin` and `Store.unpin`."""
+
+    def edit(record: NamespaceRecord) -> int:
+        record.pins = max(0, record.pins + change)
+        return record.pins
+
+    return edit_namespace(engine, namespace, edit)
+
+
+def expire(engine: Engine, namespace: bytes, at: float) -> None:
+    """See `Store.expire`."""
+
+    def edit(record: NamespaceRecord) -> int:
+        record.expires = at
+        return 0
+
+    edit_namespace(engine, namespace, edit)
+
+
+def edit_namespace(engine: Engine, namespace: bytes, edit: Callable[[NamespaceRecord], int]) -> int:
+    """Change a unit's own fields and its place in the queue. Raises `UnknownNamespace`."""
+
+    def change(writer: Writer) -> int:
+        record = _namespace(writer, namespace)
+        result = edit(record)
+        enqueue(writer, record)
+        writer.put_namespace(record)
+        return result
+
+    return engine.catalog.write(change)
+
+
+def blocks(engine: Engine, namespace: bytes) -> tuple[int, bytes] | None:
+    """See `Store.blocks`."""
+    with engine.catalog.snapshot() as reader:
+        raw = reader.get("blocks", _uid(_namespace(reader, namespace)))
+    return None if raw is None else (struct.unpack_from("<I", raw)[0], raw[4:])
+
+
+def manifest(engine: Engine, namespace: bytes) -> bytes | None:
+    """See `Store.manifest`."""
+    with engine.catalog.snapshot() as reader:
+        return reader.get("manifests", _uid(_namespace(reader, namespace)))
+
+
+def set_manifest(engine: Engine, namespace: bytes, value: bytes) -> None:
+    """See `Store.set_manifest`."""
+    engine.catalog.write(lambda writer: writer.put("manifests", _uid(_namespace(writer, namespace)), value))
+
+
+def _uid(record: NamespaceRecord) -> bytes:
+    return record.uid.to_bytes(8, "big")
+
+
+def _namespace(reader: Reader, namespace: bytes) -> NamespaceRecord:
+    record = reader.namespace(unit_of_namespace(namespace))
+    if record is None:
+        raise UnknownNamespace(namespace)
+    return record
+
+
+def _put_new_session(writer: Writer, sid: bytes, schema: Schema, where: str) -> SessionRecord:
+    """The session of this name, made when it is new. Raises `SchemaMismatch`."""
+    found = writer.session(sid)
+    if found is not None:
+        _check_schema(found, schema, where)
+        return found
+    unit, side = unit_of(sid)
+    record = SessionRecord(sid, writer.new_serial(), unit, side, schema, writer.generation, (), {})
+    writer.put_session(record)
+    return record
+
+
+def _check_schema(found: SessionRecord, schema: Schema, where: str) -> None:
+    difference = found.schema.differs(schema)
+    if difference is not None:
+        field, stored, asked = difference
+        raise SchemaMismatch(where + field, stored, asked)
+
+
+def _drop_quarantined(writer: Writer, unit: bytes) -> None:
+    """Bytes that failed their check are of no use: a unit made anew starts empty."""
+    record = writer.namespace(unit)
+    if record is not None and writer.get("quarantine", key_of(unit)) is not None:
+        drop_unit(writer, record)
+
+
+def _fork_session(writer: Writer, session: SessionRecord, child: bytes, tokens: int | None) -> bool:
+    """Copy a session's extent lists under the child's name; whether rows were left out."""
+    sid = sids_of(unit_of_namespace(child))[session.side]
+    copy = _put_new_session(writer, sid, session.schema, "")
+    layers = session.layers
+    if tokens is not None:
+        layers = tuple(cut(extents, tokens) for extents in layers)
+    put_layers(writer, copy, layers)
+    return layers != session.layers
+
+
+def _share_states(writer: Writer, parent: NamespaceRecord, child: NamespaceRecord) -> None:
+    for key, raw in list(writer.scan("states", prefix=_uid(parent))):
+        refs.acquire(writer, StateRecord.decode(raw).page)
+        writer.put("states", _uid(child) + key[8:], raw)
+        child.states += 1
+
+
+def _session_view(record: SessionRecord) -> SessionView:
+    return SessionView(
+        record.sid,
+        record.slot,
+        record.unit[1:],
+        record.side,
+        record.schema,
+        record.schema.num_layers or len(record.layers),
+        record.rows,
+        record.generation,
+    )
+
+
+def _prefix_view(record: NamespaceRecord) -> PrefixView:
+    return PrefixView(
+        record.unit[1:],
+        record.tokens,
+        record.layers,
+        record.states,
+        record.generation,
+        record.bytes,
+        record.prefill_us,
+        record.hits,
+        record.created,
+        record.used,
+        record.pins,
+        record.expires,
+    )
+
+
+def _iter_table(engine: Engine, table: str, prefix: bytes) -> Iterator[bytes]:
+    """Values in key order; no transaction is open while the caller works."""
+    start = prefix
+    while True:
+        batch: list[tuple[bytes, bytes]] = []
+        with engine.catalog.snapshot() as reader:
+            for item in reader.scan(table, start=start, prefix=prefix):
+                batch.append(item)
+                if len(batch) == _BATCH:
+                    break
+        for _, raw in batch:
+            yield raw
+        if len(batch) < _BATCH:
+            return
+        start = batch[-1][0] + b"\0"

@@ -1,0 +1,219 @@
+"""Pages open for writing in this process: where free page rows are, and how bytes get there.
+
+A page is written only by the process that made it; for all others, and after a restart, it is sealed. A
+page's number is its writer's number (u32) above a counter (u32), so that no two processes ever make the
+same page, and an unnamed file tells whose it is. Published page rows are never written again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+import xxhash
+
+from .errors import DirectoryError, NoSpace
+from .page import PageLayout, align, region_key
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_HANDLES = {errno.EMFILE, errno.ENFILE}
+
+
+def page_path(directory: Path, page: int) -> Path:
+    """The file of a page."""
+    return directory / f"{page:016x}"
+
+
+class Tail:
+    """The last digest piece of a region, which the next append may extend."""
+
+    __slots__ = ("hasher", "rows", "start")
+
+    def __init__(self, start: int, rows: int, hasher: xxhash.xxh3_64) -> None:
+        self.start = start
+        self.rows = rows
+        self.hasher = hasher
+
+    @property
+    def end(self) -> int:
+        """The page row after the piece."""
+        return self.start + self.rows
+
+
+class OpenPage:
+    """A page this process may still write to.
+
+    Attributes:
+        number: The page's number.
+        layout: Where its regions lie.
+        published: Whether the catalog has ever named it.
+        doomed: Whether the catalog named it and does no more.
+        pending: Writes under way in it.
+        current: For how many sides it is the page to append to.
+        tails: The last digest piece of each region.
+    """
+
+    __slots__ = (
+        "_fill",
+        "_length",
+        "current",
+        "doomed",
+        "fd",
+        "layout",
+        "number",
+        "pending",
+        "published",
+        "tails",
+    )
+
+    def __init__(self, number: int, layout: PageLayout, fd: int) -> None:
+        self.number = number
+        self.layout = layout
+        self.fd = fd
+        self.published = False
+        self.doomed = False
+        self.pending = 0
+        self.current = 0
+        self.tails: dict[int, Tail] = {}
+        self._fill: dict[int, int] = {}
+        self._length = 0
+
+    def free_rows(self, layer: int, side: int) -> int:
+        """Rows that can still be reserved in a region."""
+        if not self.layout.has(layer, side):
+            return 0
+        return self.layout.capacity - self._fill.get(region_key(layer, side), 0)
+
+    def reserve(self, layer: int, side: int, count: int) -> int:
+        """Take the next `count` rows of a region; the first of them. Grows the file over the region."""
+        region = region_key(layer, side)
+        row = self._fill.get(region, 0)
+        self.extend(self.layout.file_bytes(layer))
+        self._fill[region] = row + count
+        self.pending += 1
+        return row
+
+    def unreserve(self, region: int, row: int, count: int) -> None:
+        """Give rows back that were never published, when none were taken after them."""
+        if self._fill.get(region) == row + count:
+            self._fill[region] = row
+
+    def charge(self, row: int, count: int, row_bytes: int) -> int:
+        """Bytes of disk that rows of a region take: the blocks that begin in them."""
+        return align((row + count) * row_bytes) - align(row * row_bytes)
+
+    def extend(self, length: int) -> None:
+        """Make the file at least this long; holes take no space."""
+        if length > self._length:
+            os.ftruncate(self.fd, length)
+            self._length = length
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Write all of `data`. Raises `NoSpace` when the file system takes no more. Any thread."""
+        try:
+            while data:
+                written = os.pwrite(self.fd, data, offset)
+                data = data[written:]
+                offset += written
+        except OSError as error:
+            if error.errno in _FULL:
+                raise NoSpace("a page") from error
+            raise
+
+
+class OpenPages:
+    """The open pages of this process, the last used kept, found by unit and side.
+
+    Args:
+        directory: Where page files are.
+        writer: This process' writer number.
+        limit: Pages kept open.
+    """
+
+    def __init__(self, directory: Path, writer: int, limit: int) -> None:
+        self._directory = directory
+        self._next = writer << 32
+        self._limit = limit
+        self._current: OrderedDict[tuple[bytes, int], OpenPage] = OrderedDict()
+        self._pages: dict[int, OpenPage] = {}
+
+    def current(self, unit: bytes, side: int) -> OpenPage | None:
+        """The page that rows of this side are appended to, if one is open."""
+        page = self._current.get((unit, side))
+        if page is not None:
+            self._current.move_to_end((unit, side))
+        return page
+
+    def create(self, unit: bytes, layout: PageLayout) -> OpenPage:
+        """Make a page file with its header, and make it current for its sides.
+
+        Raises:
+            NoSpace: The file system takes no more.
+            DirectoryError: The file cannot be made.
+        """
+        number = self._next
+        self._next += 1
+        path = page_path(self._directory, number)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise NoSpace("a page") from error
+            raise DirectoryError(str(self._directory), error.strerror or str(error)) from error
+        page = OpenPage(number, layout, fd)
+        try:
+            page.write(memoryview(layout.encode(number)), 0)
+        except BaseException:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        self._pages[number] = page
+        for side in layout.sides:
+            self._retire((unit, side))
+            self._current[unit, side] = page
+            page.current += 1
+        while len(self._current) > self._limit:
+            self._retire(next(iter(self._current)))
+        return page
+
+    def done(self, page: OpenPage) -> None:
+        """A write in the page has ended: close it if nothing will write to it again."""
+        page.pending -= 1
+        self._close_if_idle(page)
+
+    def forget(self, number: int) -> bool:
+        """The catalog no longer names the page. Whether its file may go now: no write in it is under way."""
+        page = self._pages.get(number)
+        if page is None:
+            return True
+        page.doomed = True
+        if page.current:
+            for key in [key for key, current in self._current.items() if current is page]:
+                del self._current[key]
+            page.current = 0
+        self._close_if_idle(page)
+        return page.pending == 0
+
+    def close(self) -> None:
+        """Close every file. Pages that were never published are removed."""
+        self._current.clear()
+        for page in list(self._pages.values()):
+            page.pending = page.current = 0
+            self._close_if_idle(page)
+
+    def _retire(self, key: tuple[bytes, int]) -> None:
+        page = self._current.pop(key, None)
+        if page is not None:
+            page.current -= 1
+            self._close_if_idle(page)
+
+    def _close_if_idle(self, page: OpenPage) -> None:
+        if page.pending or page.current:
+            return
+        if self._pages.pop(page.number, None) is None:
+            return
+        os.close(page.fd)
+        if page.doomed or not page.published:
+            page_path(self._directory, page.number).unlink(missing_ok=True)

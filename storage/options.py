@@ -1,0 +1,44 @@
+"""Settings of a store. Every limit has its one place here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Durability(Enum):
+    """What a machine crash may cost. A killed process loses nothing acknowledged in any of them."""
+
+    NONE = "none"
+    """Nothing is synced: after a machine crash the directory starts empty."""
+    EVERYSEC = "everysec"
+    """Synced by `Store.tick`: after a machine crash the store is as it was at the last sync."""
+    ALWAYS = "always"
+    """Synced before a call returns: after a machine crash everything acknowledged is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Settings of a store; the defaults suit a server.
+
+    Attributes:
+        max_bytes: Budget of page bytes, all namespaces together; None for no budget.
+        durability: What a machine crash may cost. All processes on a directory must agree.
+        max_rows: Rows a layer may hold.
+        max_layers: Layers a session may hold.
+        max_name_bytes: Length of a session or namespace name.
+        max_snapshots: Snapshots a session may hold at a time.
+        catalog_map_bytes: Address space first reserved for the catalog; it grows by itself.
+        max_maps: Page maps (and so file handles) a process keeps for reading.
+        max_open_pages: Pages a process keeps open for writing.
+    """
+
+    max_bytes: int | None = None
+    durability: Durability = Durability.EVERYSEC
+    max_rows: int = 4_194_304
+    max_layers: int = 1024
+    max_name_bytes: int = 520
+    max_snapshots: int = 16
+    catalog_map_bytes: int = 1 << 30
+    max_maps: int = 1024
+    max_open_pages: int = 256

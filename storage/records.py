@@ -1,0 +1,197 @@
+"""The records of the catalog, as msgpack arrays. docs/catalog.md describes every field.
+
+Decoded session records are shared through a cache and must not be changed; namespace records are decoded anew
+for each writer and may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Self
+
+import msgpack
+
+from .extents import Extents, rows_of
+from .schema import Schema
+
+NO_TOKENS = -1
+"""`NamespaceRecord.tokens` of a namespace whose sides hold rows but do not agree."""
+
+
+@dataclass(frozen=True)
+class SessionRecord:
+    """A session: its schema and where its rows are.
+
+    Attributes:
+        sid: Its name.
+        slot: Serial number of this incarnation; never used again.
+        unit: The namespace or single unit it belongs to.
+        side: K or V within the unit.
+        schema: Formats and dims of its layers.
+        generation: Moves with every change of its rows.
+        layers: Extent list of each layer.
+        pages: How many extents name each page.
+    """
+
+    sid: bytes
+    slot: int
+    unit: bytes
+    side: int
+    schema: Schema
+    generation: int
+    layers: tuple[Extents, ...]
+    pages: Mapping[int, int]
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of each layer."""
+        return tuple(map(rows_of, self.layers))
+
+    def rows_in(self, layer: int) -> int:
+        """Rows of one layer, 0 for a layer never stored."""
+        return self.rows[layer] if layer < len(self.layers) else 0
+
+    @cached_property
+    def live_bytes(self) -> int:
+        """Bytes of the rows that can be read."""
+        schema = self.schema
+        return sum(count * schema.row_bytes(i) for i, count in enumerate(self.rows) if count)
+
+    def encode(self) -> bytes:
+        """The stored form."""
+        packed: bytes = msgpack.packb(
+            (
+                self.sid,
+                self.slot,
+                self.unit,
+                self.side,
+                self.schema.encode(),
+                self.generation,
+                self.layers,
+                tuple(self.pages.items()),
+            )
+        )
+        return packed
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """The record of a stored form."""
+        sid, slot, unit, side, schema, generation, layers, pages = msgpack.unpackb(raw, use_list=False)
+        return cls(sid, slot, unit, side, Schema.decode(schema), generation, layers, dict(pages))
+
+
+class _Array:
+    """A dataclass whose stored form is the array of its fields, in order."""
+
+    def encode(self) -> bytes:
+        """The stored form."""
+        packed: bytes = msgpack.packb([getattr(self, name) for name in _names(type(self))])
+        return packed
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """The record of a stored form."""
+        return cls(*msgpack.unpackb(raw))
+
+
+_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _names(cls: type) -> tuple[str, ...]:
+    names = _NAMES.get(cls)
+    if names is None:
+        names = _NAMES[cls] = tuple(field.name for field in fields(cls))
+    return names
+
+
+@dataclass(slots=True)
+class NamespaceRecord(_Array):
+    """A unit of visibility and eviction.
+
+    Attributes:
+        unit: Kind byte and name.
+        uid: Serial number of this incarnation; keys its snapshots, states, blocks and manifest.
+        created: When it was made, seconds.
+        used: When it was last used, seconds.
+        generation: The greatest generation of its sessions and states.
+        tokens: Rows that every stored layer of both sides holds; 0 when there are none, -1 when the sides
+            disagree.
+        layers: How many layers of a side hold rows.
+        states: Number of state blobs.
+        bytes: Bytes of rows and states that can be read.
+        prefill_us: Measured time its rows took to compute, 0 when unknown.
+        hits: Reads credited to it.
+        priority: Its place in the eviction queue.
+        pins: How many pins hold it.
+        expires: When it ends, seconds; 0 for never.
+    """
+
+    unit: bytes
+    uid: int
+    created: float
+    used: float
+    generation: int = 0
+    tokens: int = 0
+    layers: int = 0
+    states: int = 0
+    bytes: int = 0
+    prefill_us: int = 0
+    hits: int = 0
+    priority: float = 0.0
+    pins: int = 0
+    expires: float = 0.0
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether a lookup may answer with it, expiry and quarantine aside."""
+        return self.tokens > 0 or (self.tokens == 0 and self.states > 0)
+
+
+@dataclass(slots=True)
+class PageRecord(_Array):
+    """A page file: how many sessions (or states) name it, and the bytes it takes on disk."""
+
+    refs: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class StateRecord(_Array):
+    """A state blob: the page that holds nothing else, its length, and the generation that stored it."""
+
+    page: int
+    length: int
+    generation: int
+
+
+@dataclass(slots=True)
+class Counters(_Array):
+    """The one record of store-wide numbers.
+
+    Attributes:
+        version: Version of the catalog's contents.
+        bytes: Bytes of all pages.
+        rows: Rows of all sessions, overwritten ones not counted.
+        evictions: Namespaces evicted.
+        inflation: Priority of the last evicted namespace: what ages the others.
+        next_serial: Next slot or uid.
+        next_snapshot: Next snapshot number.
+        next_writer: Next writer number: the upper half of a page number.
+        freed: Moves whenever pages are freed.
+        quarantined: Namespaces quarantined.
+        generation_base: Added to transaction ids to make generations, so that none repeats after a roll-back.
+    """
+
+    version: int = 1
+    bytes: int = 0
+    rows: int = 0
+    evictions: int = 0
+    inflation: float = 0.0
+    next_serial: int = 1
+    next_snapshot: int = 1
+    next_writer: int = 1
+    freed: int = 0
+    quarantined: int = 0
+    generation_base: int = 0

@@ -1,0 +1,398 @@
+"""The store: rows of K/V sessions on disk, shared by every process that opens the same directory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from . import namespaces, read, snapshots, states, write
+from .catalog import Catalog
+from .digest import pieces_over
+from .directory import Directory
+from .engine import Engine
+from .maps import PageMaps
+from .names import unit_of, unit_of_namespace
+from .namespaces import PrefixView, SessionView
+from .open_pages import OpenPages, page_path
+from .options import Durability, StoreOptions
+from .read import Rows
+from .schema import Schema
+from .states import StateWrite
+from .usage import store_usage
+from .write import Write
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """Store-wide numbers, those of all processes.
+
+    Attributes:
+        sessions: Sessions.
+        namespaces: Units of eviction: prefixes and single sessions.
+        pages: Page files.
+        rows: Rows of all layers of all sessions.
+        bytes: Disk taken by pages.
+        max_bytes: The budget, or None.
+        catalog_bytes: Size of the catalog's file.
+        evictions: Units evicted since the directory was made.
+        quarantined: Units quarantined since then.
+    """
+
+    sessions: int
+    namespaces: int
+    pages: int
+    rows: int
+    bytes: int
+    max_bytes: int | None
+    catalog_bytes: int
+    evictions: int
+    quarantined: int
+
+
+class Store:
+    """Rows of K/V sessions on disk, shared by every process that opens the same directory.
+
+    Made by `Store.open`. Every call is synchronous and belongs to the thread that opened the store; only
+    the segments of a write may be filled, and `Write.next_segment` called, in another one. Every call that
+    changes something is one transaction: other processes see all of it or nothing.
+    """
+
+    def __init__(self, engine: Engine, directory: Directory) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._freed_seen = -1
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        options: StoreOptions | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> Self:
+        """Open a data directory, making it when it is missing, and sweep what dead processes left in it.
+
+        Args:
+            path: The directory; made with mode 0700.
+            options: Settings.
+            clock: Seconds since the epoch.
+
+        Raises:
+            DirectoryError: The directory cannot be used; the text says why.
+        """
+        options = options or StoreOptions()
+        directory = Directory(Path(path).resolve())
+        try:
+            engine = _open_engine(directory, options, clock)
+        except BaseException:
+            directory.close()
+            raise
+        return cls(engine, directory)
+
+    def close(self) -> None:
+        """Write usage down and let the directory go. Views handed out stay valid."""
+        engine = self._engine
+        if not engine.catalog.is_open:
+            return
+        self._flush_usage()
+        engine.pages.close()
+        engine.maps.close()
+        if engine.options.durability is not Durability.NONE:
+            engine.catalog.sync()
+        engine.catalog.close()
+        self._directory.close()
+
+    def tick(self) -> None:
+        """What is due about once a second: usage stamps, expiry, syncing, letting go of freed pages."""
+        engine = self._engine
+        self._flush_usage()
+        self._drop_freed_maps()
+        if engine.options.durability is Durability.EVERYSEC:
+            engine.catalog.sync()
+
+    def create_session(self, sid: bytes, schema: Schema) -> int:
+        """Make a session, or find it when it exists with the same schema; its slot number.
+
+        Raises:
+            SchemaMismatch: It exists with another schema.
+            NameLimit: The name is empty or too long.
+        """
+        return namespaces.create_session(self._engine, sid, schema)
+
+    def register(
+        self,
+        namespace: bytes,
+        k_schema: Schema,
+        v_schema: Schema,
+        *,
+        blocks: tuple[int, bytes] | None = None,
+        prefill_us: int | None = None,
+    ) -> None:
+        """Make the two sessions of a namespace, or find them when they exist with the same schemas.
+
+        Args:
+            namespace: Its name; the sessions are `<namespace>_pk` and `<namespace>_pv`.
+            k_schema: Schema of the K side.
+            v_schema: Schema of the V side.
+            blocks: Tokens per block and the blocks' hashes (u64 LE each), kept for `blocks`.
+            prefill_us: Measured time the rows took to compute, in microseconds.
+
+        Raises:
+            SchemaMismatch: A session exists with another schema; nothing changed.
+            NameLimit: The name is empty or too long.
+        """
+        namespaces.register(self._engine, namespace, k_schema, v_schema, blocks, prefill_us)
+
+    def session(self, sid: bytes) -> SessionView:
+        """A session as it is now. Raises `UnknownSession` or `Quarantined`."""
+        return namespaces.view_session(self._engine, sid)
+
+    def sessions(self) -> Iterator[SessionView]:
+        """Every session, in order of their names. Changes made meanwhile may or may not be seen."""
+        return namespaces.iter_sessions(self._engine)
+
+    def lookup(self, namespace: bytes) -> PrefixView | None:
+        """The namespace if it can be restored, else None.
+
+        It can when both sides hold the same number of rows (> 0) in the same layers, or when it holds state
+        blobs and no rows at all; and it has not expired and is not quarantined.
+        """
+        return namespaces.lookup(self._engine, namespace)
+
+    def namespace(self, namespace: bytes) -> PrefixView:
+        """A namespace as it is now, restorable or not. Raises `UnknownNamespace`."""
+        return namespaces.view_namespace(self._engine, namespace)
+
+    def namespaces(self) -> Iterator[PrefixView]:
+        """Every namespace, in order of their names. Changes made meanwhile may or may not be seen."""
+        return namespaces.iter_namespaces(self._engine)
+
+    def begin_write(self, sid: bytes, layer: int, start: int, count: int) -> Write:
+        """Begin to write rows [start, start + count) of a layer, over rows there are or right after.
+
+        Raises:
+            UnknownSession: No such session.
+            Quarantined: Its bytes failed their check; make it anew first.
+            BadRange: Negative start or no rows.
+            LayerLimit: The schema or the settings do not have the layer.
+            RowLimit: More rows than the settings allow.
+            Gap: The layer ends before `start`.
+            OutOfBudget: The rows do not fit the budget, whatever is evicted; nothing was.
+            NoSpace: The file system takes no more.
+        """
+        return write.begin(self._engine, sid, layer, start, count)
+
+    def rows(self, sid: bytes, layer: int, start: int, end: int) -> Rows | None:
+        """Rows [start, end) of a layer; None when the layer holds none at all.
+
+        Raises:
+            UnknownSession: No such session.
+            BadRange: The range is empty, reversed or negative.
+            RowsNotStored: The layer holds fewer rows.
+            Quarantined: The bytes fail their check, now or before.
+            NoHandles: The process may open no more files.
+        """
+        return read.rows(self._engine, sid, layer, start, end)
+
+    def rows_by_id(self, sid: bytes, layer: int, ids: Sequence[int]) -> Rows | None:
+        """Rows in the order asked, which may repeat; None when the layer holds none. Raises as `rows`."""
+        return read.rows_by_id(self._engine, sid, layer, ids)
+
+    def drop_sessions(self, sids: Iterable[bytes]) -> int:
+        """Remove sessions in one step; how many there were."""
+        return namespaces.drop_sessions(self._engine, sids)
+
+    def drop_namespaces(self, names: Iterable[bytes]) -> int:
+        """Remove namespaces with all they hold in one step; how many there were."""
+        return namespaces.drop_namespaces(self._engine, names)
+
+    def truncate(self, namespace: bytes, tokens: int) -> None:
+        """Cut every layer of both sides to at most `tokens` rows; states go when rows do.
+
+        Raises:
+            UnknownNamespace: No such namespace.
+            BadRange: Negative tokens.
+            Quarantined: Its bytes failed their check.
+        """
+        namespaces.truncate(self._engine, namespace, tokens)
+
+    def fork(self, namespace: bytes, child: bytes, tokens: int | None = None) -> None:
+        """Make `child` hold the first `tokens` rows (default all) of a namespace. No rows are copied.
+
+        Neither sees later changes of the other. States come along when no rows are left out.
+
+        Raises:
+            UnknownNamespace: No such namespace.
+            NamespaceExists: The child is there already.
+            NameLimit, BadRange, Quarantined: As elsewhere.
+        """
+        namespaces.fork(self._engine, namespace, child, tokens)
+
+    def snapshot(self, sid: bytes) -> int:
+        """Record the lengths of a session's layers; the snapshot's number.
+
+        Raises:
+            UnknownSession: No such session.
+            SnapshotLimit: It holds as many as the settings allow.
+        """
+        return snapshots.take(self._engine, sid)
+
+    def restore(self, sid: bytes, snapshot: int) -> None:
+        """Cut layers that have grown since back to their recorded length; states go when rows do.
+
+        Raises:
+            UnknownSession: No such session.
+            UnknownSnapshot: It has no such snapshot.
+        """
+        snapshots.restore(self._engine, sid, snapshot)
+
+    def release_snapshot(self, sid: bytes, snapshot: int) -> bool:
+        """Forget a snapshot; whether there was one. Raises `UnknownSession`."""
+        return snapshots.release(self._engine, sid, snapshot)
+
+    def begin_state(self, namespace: bytes, number: int, length: int) -> StateWrite:
+        """Begin to write a state blob; committing replaces the one of this number, and makes the namespace.
+
+        Raises:
+            BadRange: The number is not a u32 or the length not positive.
+            NameLimit, OutOfBudget, NoSpace, Quarantined: As `begin_write`.
+        """
+        return states.begin(self._engine, namespace, number, length)
+
+    def put_state(self, namespace: bytes, number: int, blob: bytes | bytearray | memoryview) -> None:
+        """Store a state blob that is in memory already. Raises as `begin_state`."""
+        source = memoryview(blob).cast("B")
+        with self.begin_state(namespace, number, len(source)) as target:
+            position = 0
+            while (segment := target.next_segment()) is not None:
+                segment[:] = source[position : position + len(segment)]
+                position += len(segment)
+            target.commit()
+
+    def state(self, namespace: bytes, number: int) -> memoryview | None:
+        """A state blob, a read-only view that stays valid while it is referenced; None when there is none.
+
+        Raises:
+            Quarantined: The bytes fail their check, now or before.
+            NoHandles: The process may open no more files.
+        """
+        return states.get(self._engine, namespace, number)
+
+    def states(self, namespace: bytes) -> list[int]:
+        """The numbers of a namespace's states, in order."""
+        return states.numbers(self._engine, namespace)
+
+    def drop_states(self, namespace: bytes, number: int | None = None) -> int:
+        """Remove one state or all; how many there were."""
+        return states.drop(self._engine, namespace, number)
+
+    def blocks(self, namespace: bytes) -> tuple[int, bytes] | None:
+        """Tokens per block and block hashes as registered, or None. Raises `UnknownNamespace`."""
+        return namespaces.blocks(self._engine, namespace)
+
+    def manifest(self, namespace: bytes) -> bytes | None:
+        """The manifest as set, or None. Raises `UnknownNamespace`."""
+        return namespaces.manifest(self._engine, namespace)
+
+    def set_manifest(self, namespace: bytes, manifest: bytes) -> None:
+        """Set the manifest. Raises `UnknownNamespace`."""
+        namespaces.set_manifest(self._engine, namespace, manifest)
+
+    def pin(self, namespace: bytes) -> int:
+        """Keep a namespace from eviction once more; how many pins hold it. Raises `UnknownNamespace`."""
+        return namespaces.pin(self._engine, namespace, 1)
+
+    def unpin(self, namespace: bytes) -> int:
+        """Take a pin away, if there is one; how many are left. Raises `UnknownNamespace`."""
+        return namespaces.pin(self._engine, namespace, -1)
+
+    def expire(self, namespace: bytes, at: float) -> None:
+        """Let a namespace end at a time of the store's clock; 0 for never. Raises `UnknownNamespace`."""
+        namespaces.expire(self._engine, namespace, at)
+
+    def touch(self, sid: bytes) -> None:
+        """Note a use of a session's unit; written down by `tick`."""
+        self._engine.usage.note(unit_of(sid)[0], self._engine.clock())
+
+    def credit_hit(self, namespace: bytes) -> None:
+        """Note that rows of a namespace saved a prefill; written down by `tick`, and kept by eviction."""
+        self._engine.usage.note(unit_of_namespace(namespace), self._engine.clock(), hits=1)
+
+    def info(self) -> StoreInfo:
+        """Store-wide numbers."""
+        catalog = self._engine.catalog
+        with catalog.snapshot() as reader:
+            totals = reader.counters()
+            counts = [reader.entries(table) for table in ("sessions", "namespaces", "pages")]
+        return StoreInfo(
+            sessions=counts[0],
+            namespaces=counts[1],
+            pages=counts[2],
+            rows=totals.rows,
+            bytes=totals.bytes,
+            max_bytes=self._engine.options.max_bytes,
+            catalog_bytes=catalog.file_bytes,
+            evictions=totals.evictions,
+            quarantined=totals.quarantined,
+        )
+
+    def _flush_usage(self) -> None:
+        seen = self._engine.usage.take()
+        if seen:
+            self._engine.catalog.write(lambda writer: store_usage(writer, seen))
+
+    def _drop_freed_maps(self) -> None:
+        """Let go of pages that other processes freed, so that their bytes really are."""
+        engine = self._engine
+        with engine.catalog.snapshot() as reader:
+            freed = reader.counters().freed
+            if freed == self._freed_seen:
+                return
+            gone = [page for page in engine.maps.numbers() if reader.page(page) is None]
+        for page in gone:
+            engine.maps.drop(page)
+        self._freed_seen = freed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _open_engine(directory: Directory, options: StoreOptions, clock: Callable[[], float]) -> Engine:
+    def release(pages: list[int]) -> None:
+        for page in pages:
+            engine.maps.drop(page)
+            if engine.pages.forget(page):
+                page_path(directory.pages, page).unlink(missing_ok=True)
+
+    synced = options.durability is Durability.ALWAYS
+    catalog = Catalog(directory.catalog, options.catalog_map_bytes, synced=synced, release=release)
+
+    def pieces(page: int, region: int, start: int, end: int) -> list[tuple[int, int, int]]:
+        with catalog.snapshot() as reader:
+            return list(pieces_over(reader, page, region, start, end))
+
+    def is_named(page: int) -> bool:
+        with catalog.snapshot() as reader:
+            return reader.page(page) is not None
+
+    try:
+        number = catalog.write(lambda writer: writer.new_writer())
+        directory.become_writer(number)
+        directory.sweep(is_named)
+    except BaseException:
+        catalog.close()
+        raise
+    pages = OpenPages(directory.pages, number, options.max_open_pages)
+    maps = PageMaps(directory.pages, options.max_maps, pieces)
+    engine = Engine(directory.path, options, clock, catalog, pages, maps)
+    return engine

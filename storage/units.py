@@ -1,0 +1,102 @@
+"""Units (namespaces and single sessions): made, summed up, dropped.
+
+A unit's record says what a lookup needs, so that a lookup reads one small record. Whoever changes a session
+of the unit calls `refresh` in the same transaction.
+"""
+
+from __future__ import annotations
+
+from . import refs
+from .catalog import Reader, Writer
+from .names import key_of, sids_of
+from .queue import enqueue, remove
+from .records import NO_TOKENS, NamespaceRecord, SessionRecord, StateRecord
+
+Shape = tuple[int, int]
+"""Rows that every stored layer holds (`NO_TOKENS` when they differ), and how many layers hold rows."""
+
+
+def open_unit(writer: Writer, unit: bytes, now: float) -> NamespaceRecord:
+    """The record of a unit, made when it is new; the caller stores it."""
+    record = writer.namespace(unit)
+    if record is None:
+        record = NamespaceRecord(unit, writer.new_serial(), now, now)
+    return record
+
+
+def sessions_of(reader: Reader, unit: bytes) -> list[SessionRecord]:
+    """The sessions of a unit that exist, K first."""
+    found = (reader.session(sid) for sid in sids_of(unit))
+    return [record for record in found if record is not None]
+
+
+def refresh(writer: Writer, record: NamespaceRecord) -> None:
+    """Sum the unit's sessions up into its record, put it into the eviction queue, and store it."""
+    sessions = sessions_of(writer, record.unit)
+    record.tokens, record.layers = _tokens(sessions, len(sids_of(record.unit)))
+    record.bytes = sum(session.live_bytes for session in sessions) + _state_bytes(writer, record)
+    record.generation = writer.generation
+    enqueue(writer, record)
+    writer.put_namespace(record)
+
+
+def drop_unit(writer: Writer, record: NamespaceRecord) -> None:
+    """Remove a unit and everything in it."""
+    for session in sessions_of(writer, record.unit):
+        drop_session(writer, session)
+    drop_states(writer, record)
+    uid = record.uid.to_bytes(8, "big")
+    writer.delete("blocks", uid)
+    writer.delete("manifests", uid)
+    writer.delete("quarantine", key_of(record.unit))
+    remove(writer, record)
+    writer.delete("namespaces", key_of(record.unit))
+
+
+def refresh_or_remove(writer: Writer, unit: bytes) -> None:
+    """Refresh a unit, or remove it when nothing is left in it."""
+    record = writer.namespace(unit)
+    if record is None:
+        return
+    if record.states or sessions_of(writer, unit):
+        refresh(writer, record)
+    else:
+        drop_unit(writer, record)
+
+
+def drop_states(writer: Writer, record: NamespaceRecord) -> None:
+    """Remove a unit's states. They describe the position after its last row: once rows go, so must they."""
+    uid = record.uid.to_bytes(8, "big")
+    for _, raw in list(writer.scan("states", prefix=uid)):
+        refs.release(writer, StateRecord.decode(raw).page)
+    refs.delete_prefix(writer, "states", uid)
+    record.states = 0
+
+
+def drop_session(writer: Writer, session: SessionRecord) -> None:
+    """Remove a session, its rows and its snapshots; the caller sees to the unit."""
+    refs.change(writer, session.pages, {})
+    refs.delete_prefix(writer, "snapshots", session.slot.to_bytes(8, "big"))
+    writer.totals.rows -= sum(session.rows)
+    writer.delete("sessions", key_of(session.sid))
+
+
+def _tokens(sessions: list[SessionRecord], sides: int) -> Shape:
+    shapes = [_stored(session.rows) for session in sessions]
+    if not any(shapes):
+        return 0, 0
+    if len(shapes) < sides or any(shape != shapes[0] for shape in shapes):
+        return NO_TOKENS, 0
+    counts = set(shapes[0].values())
+    return (counts.pop(), len(shapes[0])) if len(counts) == 1 else (NO_TOKENS, 0)
+
+
+def _stored(rows: tuple[int, ...]) -> dict[int, int]:
+    return {layer: count for layer, count in enumerate(rows) if count}
+
+
+def _state_bytes(reader: Reader, record: NamespaceRecord) -> int:
+    if not record.states:
+        return 0
+    found = reader.scan("states", prefix=record.uid.to_bytes(8, "big"))
+    return sum(StateRecord.decode(raw).length for _, raw in found)

@@ -1,0 +1,155 @@
+"""Writing rows of a session."""
+
+from __future__ import annotations
+
+from pionkv.kernels.formats import LayerSpec
+
+from . import refs
+from .catalog import Reader, Writer
+from .engine import Engine
+from .errors import BadRange, Gap, LayerLimit, RowLimit, Stale, UnknownSession
+from .extents import Extent, Extents, count_pages, splice
+from .filling import PageWrite
+from .names import sids_of
+from .open_pages import OpenPage
+from .page import PageKind, PageLayout
+from .records import SessionRecord
+from .units import open_unit, refresh
+
+APPEND_ROWS = 256
+"""Least capacity of a page opened for appends: a prefix that grows row by row opens few pages."""
+APPEND_REGION_BYTES = 16 << 20
+"""Greatest region of a page opened for appends; a single larger write gets the capacity it needs."""
+
+
+class Write(PageWrite):
+    """Rows on their way into a layer. Made by `Store.begin_write`.
+
+    Fill the segments in order, then `commit`; or `abort`. As a context manager it aborts unless committed.
+
+        with store.begin_write(sid, layer, start, count) as write:
+            while (segment := write.next_segment()) is not None:
+                fill(segment)
+            write.commit()
+
+    Attributes:
+        spec: Format and dim of the rows.
+        sid: The session.
+        layer: The layer.
+        start: First row.
+        count: Number of rows.
+        nbytes: Bytes of all segments together: `count * spec.row_bytes`.
+    """
+
+    def __init__(
+        self, engine: Engine, session: SessionRecord, page: OpenPage, layer: int, start: int, count: int
+    ) -> None:
+        super().__init__(engine, session.unit, session.sid, page, layer, session.side, count)
+        self._slot = session.slot
+        self.spec: LayerSpec = session.schema.layer(layer)
+        self.sid = session.sid
+        self.layer = layer
+        self.start = start
+
+    def _name_rows(self, writer: Writer) -> int:
+        session = writer.session(self.sid)
+        if session is None:
+            raise UnknownSession(self.sid)
+        if session.slot != self._slot:
+            raise Stale(self.sid)
+        return _put_run(
+            writer, session, self.layer, self.start, (self._page.number, self._page_row, self.count)
+        )
+
+
+def _put_run(writer: Writer, session: SessionRecord, layer: int, start: int, run: Extent) -> int:
+    """Make `run` the rows from `start` on in a layer, and store the session and its unit; the new generation.
+
+    Raises:
+        Gap: The layer ends before `start`.
+    """
+    rows = session.rows_in(layer)
+    if start > rows:
+        raise Gap(layer, rows, start)
+    layers = list(session.layers) + [()] * (layer + 1 - len(session.layers))
+    layers[layer] = splice(layers[layer], start, run)
+    put_layers(writer, session, tuple(layers))
+    unit = open_unit(writer, session.unit, 0.0)
+    refresh(writer, unit)
+    return writer.generation
+
+
+def put_layers(writer: Writer, session: SessionRecord, layers: tuple[Extents, ...]) -> None:
+    """Store a session with other extent lists, and count rows and page references."""
+    pages = count_pages(layers)
+    refs.change(writer, session.pages, pages)
+    changed = SessionRecord(
+        session.sid,
+        session.slot,
+        session.unit,
+        session.side,
+        session.schema,
+        writer.generation,
+        layers,
+        pages,
+    )
+    writer.totals.rows += sum(changed.rows) - sum(session.rows)
+    writer.put_session(changed)
+
+
+def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> Write:
+    """See `Store.begin_write`."""
+    with engine.catalog.snapshot() as reader:
+        session = engine.session(reader, sid)
+        _check(engine, session, layer, start, count)
+        page = _current_page(engine, reader, session, layer, count)
+        layout = page.layout if page is not None else _layout(reader, session, layer, count)
+        stored = reader.counters().bytes
+    needed = count * session.schema.row_bytes(layer) + 2 * layout.header_bytes
+    engine.reserve(session.unit, needed, stored)
+    if page is None:
+        page = engine.pages.create(session.unit, layout)
+    return Write(engine, session, page, layer, start, count)
+
+
+def _check(engine: Engine, session: SessionRecord, layer: int, start: int, count: int) -> None:
+    options = engine.options
+    if start < 0 or count < 1:
+        raise BadRange(start, start + count)
+    if not 0 <= layer < options.max_layers:
+        raise LayerLimit(layer, options.max_layers)
+    session.schema.layer(layer)
+    if start + count > options.max_rows:
+        raise RowLimit(start + count, options.max_rows)
+    if start > session.rows_in(layer):
+        raise Gap(layer, session.rows_in(layer), start)
+
+
+def _current_page(
+    engine: Engine, reader: Reader, session: SessionRecord, layer: int, count: int
+) -> OpenPage | None:
+    """The open page of this side, when it has the rows and its file is still named."""
+    page = engine.pages.current(session.unit, session.side)
+    if page is None or page.free_rows(layer, session.side) < count:
+        return None
+    if page.layout.sides[session.side] != session.schema:
+        return None
+    if page.published and reader.page(page.number) is None:
+        engine.pages.forget(page.number)
+        return None
+    return page
+
+
+def _layout(reader: Reader, session: SessionRecord, layer: int, count: int) -> PageLayout:
+    """A new page for this write: as large as it is when the layer is empty, else with room for more."""
+    capacity = count
+    if session.layers:
+        row_bytes = session.schema.row_bytes(layer)
+        held = max(session.rows_in(layer), APPEND_ROWS)
+        capacity = max(count, min(held, APPEND_REGION_BYTES // row_bytes))
+    sides = {session.side: session.schema}
+    for sid in sids_of(session.unit):
+        other = reader.session(sid)
+        if other is not None and other.schema.num_layers == session.schema.num_layers:
+            sides[other.side] = other.schema
+    return PageLayout(PageKind.ROWS, capacity, sides)
