@@ -34,6 +34,13 @@ TABLES = (
     "manifests",
     "unsynced",
     "quarantine",
+    # Plain keys; see keyspace/entry.py.
+    "keys",
+    "values",
+    "fields",
+    "scores",
+    "deadlines",
+    "leftovers",
 )
 _SPARE_TABLES = 32
 _MAX_READERS = 1024

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -76,6 +77,32 @@ class PageWrite(ABC):
             return None
         self._filling = rows
         return memoryview(self._window)[: rows * self._row_bytes]
+
+    def rewrite(self, change: Callable[[int, memoryview], None]) -> None:
+        """Change rows that were filled already, in place and before they are published.
+
+        Args:
+            change: Called with the first row (counted from the write's own first) and the writable bytes of whole
+                rows, for one segment after the other; what it raises leaves a write that can only be aborted.
+
+        Raises:
+            NoSpace: The file system takes no more; the write can only be aborted.
+            WriteClosed: The write is closed, or not all rows were filled.
+        """
+        if not self._open:
+            raise WriteClosed
+        self._flush()
+        if self._done != self.count:
+            raise WriteClosed
+        self._done = 0
+        self._pieces.clear()
+        self._tail = self._first_tail()
+        while rows := min(self.count - self._done, self._room()):
+            data = memoryview(self._window)[: rows * self._row_bytes]
+            self._page.read(data, self._base + (self._page_row + self._done) * self._row_bytes)
+            change(self._done, data)
+            self._filling = rows
+            self._flush()
 
     def commit(self) -> int:
         """Publish the rows; the generation this makes.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import xxhash
 
-from .errors import DirectoryError, NoSpace
+from .errors import DirectoryError, NoSpace, PageCorrupt
 from .page import PageLayout, align, region_key
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -121,6 +121,15 @@ class OpenPage:
             if error.errno in _FULL:
                 raise NoSpace("a page") from error
             raise
+
+    def read(self, data: memoryview, offset: int) -> None:
+        """Fill `data` with bytes this process has written. Any thread."""
+        while data:
+            count = os.preadv(self.fd, [data], offset)
+            if not count:
+                raise PageCorrupt(self.number, "shorter than what was written to it")
+            data = data[count:]
+            offset += count
 
 
 class OpenPages:

@@ -172,7 +172,7 @@ class Counters(_Array):
 
     Attributes:
         version: Version of the catalog's contents.
-        bytes: Bytes of all pages.
+        bytes: Bytes of all pages and plain keys.
         rows: Rows of all sessions, overwritten ones not counted.
         evictions: Namespaces evicted.
         inflation: Priority of the last evicted namespace: what ages the others.
@@ -182,6 +182,7 @@ class Counters(_Array):
         freed: Moves whenever pages are freed.
         quarantined: Namespaces quarantined.
         generation_base: Added to transaction ids to make generations, so that none repeats after a roll-back.
+        key_bytes: Bytes of plain keys.
     """
 
     version: int = 1
@@ -195,3 +196,4 @@ class Counters(_Array):
     freed: int = 0
     quarantined: int = 0
     generation_base: int = 0
+    key_bytes: int = 0
