@@ -82,7 +82,7 @@ class PageWrite(ABC):
         """Change rows that were filled already, in place and before they are published.
 
         Args:
-            change: Called with the first row (counted from the write's own first) and the writable bytes of whole
+            change: Called with the first row (of the write, from 0) and the writable bytes of whole
                 rows, for one segment after the other; what it raises leaves a write that can only be aborted.
 
         Raises:
