@@ -1,1 +1,19 @@
-"""One module for each family of commands: parse, apply, reply."""
+"""One module a family of commands: parse the arguments, apply, reply. Here they are put together."""
+
+from __future__ import annotations
+
+from ..dispatch import Dispatcher
+from . import client, command, config, connection, info, prefix, process, vfetch, vstore, vstorebatch
+
+_FAMILIES = (
+    connection, client, command, config, info, process, vstore, vfetch, vstorebatch, prefix,
+)  # fmt: skip
+
+OPEN_TO_ALL = frozenset({"AUTH", "HELLO", "QUIT", "RESET"})
+"""Commands that a client may send before it has given the password, as in Redis."""
+
+
+def make_dispatcher() -> Dispatcher:
+    """A dispatcher that knows every command of this server."""
+    handlers = {name: handler for family in _FAMILIES for name, handler in family.HANDLERS.items()}
+    return Dispatcher(handlers, vstorebatch.OPENERS, OPEN_TO_ALL)

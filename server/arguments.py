@@ -1,0 +1,111 @@
+"""Reading command arguments: strict integers, keywords, and a cursor over what is left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NoReturn, TypeAlias
+
+from pionkv.protocol.errors import CommandError
+
+from .receiving import Receiver
+
+Argument: TypeAlias = bytes | memoryview | Receiver
+"""A bulk string; a large one is a view of the bytes, or what has received them elsewhere."""
+
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+_INT64_LIMIT = 1 << 63
+NOT_AN_INTEGER = "value is not an integer or out of range"
+
+
+def integer(argument: Argument) -> int:
+    """A decimal 64-bit integer: an optional minus and digits; no plus, space or leading zero.
+
+    Raises:
+        CommandError: It is none.
+    """
+    if not isinstance(argument, Receiver) and len(argument) <= 20:
+        text = bytes(argument)
+        if _INTEGER.fullmatch(text):
+            value = int(text)
+            if -_INT64_LIMIT <= value < _INT64_LIMIT:
+                return value
+    raise CommandError("ERR", NOT_AN_INTEGER)
+
+
+def integer_within(argument: Argument, low: int, high: int, message: str) -> int:
+    """A strict integer within low..high, both included; outside of it the error says `message`."""
+    value = integer(argument)
+    if not low <= value <= high:
+        raise CommandError("ERR", message)
+    return value
+
+
+def blob(argument: Argument) -> bytes:
+    """An argument as bytes of its own."""
+    if isinstance(argument, Receiver):
+        raise CommandError("ERR", f"argument of {argument.length} bytes is too large here")
+    return bytes(argument)
+
+
+def keyword(argument: Argument) -> str:
+    """An argument as an upper-case word; anything that cannot be a keyword reads as an empty string."""
+    if isinstance(argument, Receiver) or len(argument) > 64:
+        return ""
+    return bytes(argument).decode("latin-1").upper()
+
+
+def shown(argument: Argument, limit: int = 64) -> str:
+    """An argument as it may appear in an error text: printable, on one line, bounded."""
+    if isinstance(argument, Receiver):
+        return f"({argument.length} bytes)"
+    text = bytes(argument[: limit + 1]).decode("utf-8", "replace")
+    text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+class Cursor:
+    """The arguments of one command, taken one by one from the left."""
+
+    def __init__(self, arguments: Sequence[Argument], start: int = 0) -> None:
+        self._arguments = arguments
+        self._next = start
+
+    def __bool__(self) -> bool:
+        return self._next < len(self._arguments)
+
+    @property
+    def left(self) -> int:
+        """Number of arguments not taken yet."""
+        return len(self._arguments) - self._next
+
+    def take(self) -> Argument:
+        """The next argument.
+
+        Raises:
+            IndexError: None is left; callers check the count first.
+        """
+        argument = self._arguments[self._next]
+        self._next += 1
+        return argument
+
+    def take_keyword(self, word: str) -> bool:
+        """Take the next argument if it is this keyword, in any case."""
+        if self and keyword(self._arguments[self._next]) == word:
+            self._next += 1
+            return True
+        return False
+
+    def end(self, command: str) -> None:
+        """Nothing may be left.
+
+        Raises:
+            CommandError: Something is; the text names it.
+        """
+        if self:
+            unknown_option(command, self.take())
+
+
+def unknown_option(command: str, argument: Argument) -> NoReturn:
+    """Refuse a trailing argument."""
+    raise CommandError("ERR", f"{command}: unknown option '{shown(argument)}'")

@@ -1,0 +1,89 @@
+"""What the server knows about each connected client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from .output import Output
+from .packing import Input
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .service import Service
+
+
+class ReplyMode(Enum):
+    """CLIENT REPLY: which commands are answered."""
+
+    ON = "on"
+    OFF = "off"
+    SKIP_NEXT = "skip next"
+    SKIPPING = "skipping"
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One connection as the commands see it."""
+
+    id: int
+    service: Service
+    out: Output
+    connected_at: float
+    address: str = ""
+    local_address: str = ""
+    same_machine: bool = False
+    protocol: int = 2
+    authenticated: bool = True
+    user: str = "default"
+    name: bytes = b""
+    library: dict[str, bytes] = field(default_factory=dict)
+    reply_mode: ReplyMode = ReplyMode.ON
+    last_command: str = "NULL"
+    last_active: float = 0.0
+    no_evict: bool = False
+    no_touch: bool = False
+    closing: bool = False
+    """Set by a command that ends the connection; it is closed when its reply has been sent."""
+    commands: int = 0
+    two_byte_input: Input = Input.F16
+    """What two-byte elements of this client were last: the best guess before it has declared the next."""
+
+    def after_command(self) -> None:
+        """Move CLIENT REPLY SKIP along: the command after it is not answered, the one after that is."""
+        if self.reply_mode is ReplyMode.SKIP_NEXT:
+            self.reply_mode, self.out.muted = ReplyMode.SKIPPING, True
+        elif self.reply_mode is ReplyMode.SKIPPING:
+            self.set_reply_mode(ReplyMode.ON)
+
+    def set_reply_mode(self, mode: ReplyMode) -> None:
+        """CLIENT REPLY."""
+        self.reply_mode = mode
+        self.out.muted = mode is ReplyMode.OFF
+
+    def reset(self) -> None:
+        """Back to the state of a new connection (RESET)."""
+        self.protocol = 2
+        self.name = b""
+        self.user = "default"
+        self.set_reply_mode(ReplyMode.ON)
+        self.no_evict = self.no_touch = False
+
+
+def read_addresses(client: Client, transport: asyncio.BaseTransport) -> None:
+    """Note where the peer is, and whether it runs on this machine."""
+    peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+    if isinstance(peer, tuple) and isinstance(local, tuple):
+        client.address, client.local_address = _address(peer), _address(local)
+        client.same_machine = ip_address(peer[0]).is_loopback or peer[0] == local[0]
+    else:
+        client.address = client.local_address = f"{local or ''}:0"
+        client.same_machine = True
+
+
+def _address(pair: tuple[Any, ...]) -> str:
+    host, port = pair[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

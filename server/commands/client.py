@@ -1,0 +1,203 @@
+"""CLIENT and its subcommands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pionkv.protocol import reply
+from pionkv.protocol.errors import CommandError
+
+from ..arguments import Argument, Cursor, blob, integer, keyword, shown
+from ..clients import Client, ReplyMode
+from ..dispatch import Handler
+
+OK = reply.simple("OK")
+NOTHING = b""
+SYNTAX = CommandError("ERR", "syntax error")
+
+
+def check_name(name: bytes) -> bytes:
+    """A connection name: printable ASCII without spaces, as Redis wants it."""
+    if any(not 0x21 <= byte <= 0x7E for byte in name):
+        raise CommandError("ERR", "Client names cannot contain spaces, newlines or special characters.")
+    return name
+
+
+def set_name(client: Client, args: Sequence[Argument]) -> bytes:
+    """CLIENT SETNAME name."""
+    client.name = check_name(blob(args[2]))
+    return OK
+
+
+def get_name(client: Client, args: Sequence[Argument]) -> bytes:
+    """CLIENT GETNAME."""
+    return reply.bulk(client.name) if client.name else reply.null(client.protocol)
+
+
+def get_id(client: Client, args: Sequence[Argument]) -> bytes:
+    """CLIENT ID."""
+    return reply.integer(client.id)
+
+
+def set_info(client: Client, args: Sequence[Argument]) -> bytes:
+    """CLIENT SETINFO LIB-NAME|LIB-VER value."""
+    field, value = keyword(args[2]), blob(args[3])
+    if field not in ("LIB-NAME", "LIB-VER"):
+        raise CommandError("ERR", f"Unrecognized option '{shown(args[2])}'")
+    if any(not 0x21 <= byte <= 0x7E for byte in value):
+        raise CommandError("ERR", f"{field.lower()} cannot contain spaces, newlines or special characters.")
+    client.library[field.lower()] = value
+    return OK
+
+
+def describe(client: Client) -> str:
+    """One line of CLIENT LIST."""
+    fields = {
+        "id": client.id,
+        "addr": client.address,
+        "laddr": client.local_address,
+        "name": client.name.decode(),
+        "age": int(client.service.clock() - client.connected_at),
+        "idle": int(client.service.clock() - client.last_active),
+        "flags": "N",
+        "db": 0,
+        "obl": 0,
+        "oll": 0,
+        "tot-cmds": client.commands,
+        "cmd": client.last_command.lower(),
+        "user": client.user,
+        "resp": client.protocol,
+        "lib-name": client.library.get("lib-name", b"").decode(),
+        "lib-ver": client.library.get("lib-ver", b"").decode(),
+    }
+    return " ".join(f"{name}={value}" for name, value in fields.items())
+
+
+def info(client: Client, args: Sequence[Argument]) -> bytes:
+    """CLIENT INFO."""
+    return reply.verbatim(describe(client) + "\n", client.protocol)
+
+
+def list_clients(client: Client, args: Sequence[Argument]) -> bytes:
+    """CLIENT LIST [TYPE normal] [ID id ...]."""
+    wanted: set[int] | None = None
+    cursor = Cursor(args, 2)
+    while cursor:
+        if cursor.left >= 2 and cursor.take_keyword("TYPE"):
+            if keyword(kind := cursor.take()) != "NORMAL":
+                raise CommandError("ERR", f"Unknown client type '{shown(kind)}'")
+        elif cursor.left >= 2 and cursor.take_keyword("ID"):
+            wanted = set()
+            while cursor:
+                wanted.add(integer(cursor.take()))
+        else:
+            raise SYNTAX
+    clients = (connection.client for connection in client.service.connections.values())
+    lines = [describe(other) for other in clients if wanted is None or other.id in wanted]
+    return reply.verbatim("".join(line + "\n" for line in lines), client.protocol)
+
+
+def kill(client: Client, args: Sequence[Argument]) -> bytes:
+    """CLIENT KILL addr:port, or CLIENT KILL with filters: ID, ADDR, LADDR, USER, TYPE, SKIPME."""
+    if len(args) == 3:
+        if not _kill(client, lambda other: other.address == shown(args[2]), skip_me=False):
+            raise CommandError("ERR", "No such client")
+        return OK
+    tests: list[Callable[[Client], bool]] = []
+    skip_me = True
+    cursor = Cursor(args, 2)
+    while cursor.left >= 2:
+        filter_name, value = keyword(cursor.take()), cursor.take()
+        if filter_name == "SKIPME":
+            skip_me = _yes_or_no(value)
+        else:
+            tests.append(_kill_test(filter_name, value))
+    if cursor:
+        raise SYNTAX
+    return reply.integer(_kill(client, lambda other: all(test(other) for test in tests), skip_me=skip_me))
+
+
+def _kill_test(filter_name: str, value: Argument) -> Callable[[Client], bool]:
+    text = shown(value)
+    if filter_name == "ID":
+        number = integer(value)
+        return lambda other: other.id == number
+    if filter_name == "ADDR":
+        return lambda other: other.address == text
+    if filter_name == "LADDR":
+        return lambda other: other.local_address == text
+    if filter_name == "USER":
+        return lambda other: other.user == text
+    if filter_name == "TYPE":
+        if keyword(value) != "NORMAL":
+            raise CommandError("ERR", f"Unknown client type '{text}'")
+        return lambda other: True
+    raise SYNTAX
+
+
+def _yes_or_no(value: Argument) -> bool:
+    word = keyword(value)
+    if word not in ("YES", "NO"):
+        raise SYNTAX
+    return word == "YES"
+
+
+def _kill(client: Client, test: Callable[[Client], bool], *, skip_me: bool) -> int:
+    killed = 0
+    for connection in list(client.service.connections.values()):
+        if connection.client is client:
+            if skip_me or not test(client):
+                continue
+            client.closing = True
+        elif test(connection.client):
+            connection.abort()
+        else:
+            continue
+        killed += 1
+    return killed
+
+
+def _switch(args: Sequence[Argument]) -> bool:
+    word = keyword(args[2])
+    if word not in ("ON", "OFF"):
+        raise SYNTAX
+    return word == "ON"
+
+
+def no_evict(client: Client, args: Sequence[Argument]) -> bytes:
+    """CLIENT NO-EVICT on|off."""
+    client.no_evict = _switch(args)
+    return OK
+
+
+def no_touch(client: Client, args: Sequence[Argument]) -> bytes:
+    """CLIENT NO-TOUCH on|off: whether this client's reads count as use."""
+    client.no_touch = _switch(args)
+    return OK
+
+
+def set_reply_mode(client: Client, args: Sequence[Argument]) -> bytes:
+    """CLIENT REPLY ON|OFF|SKIP."""
+    word = keyword(args[2])
+    if word == "ON":
+        client.set_reply_mode(ReplyMode.ON)
+        return OK
+    if word not in ("OFF", "SKIP"):
+        raise SYNTAX
+    if client.reply_mode is not ReplyMode.OFF:
+        client.set_reply_mode(ReplyMode.OFF if word == "OFF" else ReplyMode.SKIP_NEXT)
+    return NOTHING
+
+
+HANDLERS: dict[str, Handler] = {
+    "CLIENT|GETNAME": get_name,
+    "CLIENT|ID": get_id,
+    "CLIENT|INFO": info,
+    "CLIENT|KILL": kill,
+    "CLIENT|LIST": list_clients,
+    "CLIENT|NO-EVICT": no_evict,
+    "CLIENT|NO-TOUCH": no_touch,
+    "CLIENT|REPLY": set_reply_mode,
+    "CLIENT|SETINFO": set_info,
+    "CLIENT|SETNAME": set_name,
+}

@@ -1,0 +1,162 @@
+"""INFO: Redis' sections and field names, so that tools read them, and our own section `pion`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+
+from pionkv.protocol import reply
+
+from ..arguments import Argument, keyword
+from ..clients import Client
+from ..dispatch import Handler
+from ..memory import read_memory
+from ..service import REDIS_VERSION, Service
+
+Lines = Mapping[str, object]
+DAY = 86400
+
+
+def info(client: Client, args: Sequence[Argument]) -> bytes:
+    """INFO [section ...]."""
+    wanted = {keyword(argument).lower() for argument in args[1:]}
+    everything = not wanted or wanted & {"all", "everything", "default"}
+    texts = [
+        f"# {name.capitalize()}\r\n"
+        + "".join(f"{key}:{value}\r\n" for key, value in section(client.service).items())
+        for name, section in SECTIONS.items()
+        if everything or name in wanted
+    ]
+    return reply.verbatim("\r\n".join(texts), client.protocol)
+
+
+def _server(service: Service) -> Lines:
+    uptime = int(service.clock() - service.started_at)
+    return {
+        "redis_version": REDIS_VERSION,
+        "pionkv_version": version("pionkv"),
+        "redis_mode": "standalone",
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "arch_bits": sys.maxsize.bit_length() + 1,
+        "multiplexing_api": "uvloop",
+        "process_id": os.getpid(),
+        "run_id": service.run_id,
+        "tcp_port": service.tcp_port,
+        "server_time_usec": int(service.clock() * 1e6),
+        "uptime_in_seconds": uptime,
+        "uptime_in_days": uptime // DAY,
+        "executable": sys.executable,
+    }
+
+
+def _clients(service: Service) -> Lines:
+    return {
+        "connected_clients": len(service.connections),
+        "maxclients": service.settings.max_clients,
+        "blocked_clients": 0,
+    }
+
+
+def _memory(service: Service) -> Lines:
+    memory = read_memory()
+    budget = service.settings.max_bytes
+    return {
+        "used_memory": memory.anonymous,
+        "used_memory_human": _human(memory.anonymous),
+        "used_memory_rss": memory.resident,
+        "used_memory_rss_human": _human(memory.resident),
+        "used_memory_peak": memory.peak_resident,
+        "used_memory_peak_human": _human(memory.peak_resident),
+        "maxmemory": budget,
+        "maxmemory_human": _human(budget),
+        "maxmemory_policy": "allkeys-lfu",
+    }
+
+
+def _persistence(service: Service) -> Lines:
+    return {
+        "loading": 0,
+        "rdb_bgsave_in_progress": 0,
+        "rdb_last_bgsave_status": "ok",
+        "aof_enabled": 0,
+        "durability": service.settings.durability,
+    }
+
+
+def _stats(service: Service) -> Lines:
+    metrics = service.metrics
+    return {
+        "total_connections_received": metrics.connections,
+        "total_commands_processed": metrics.commands,
+        "total_net_input_bytes": metrics.bytes_read,
+        "total_net_output_bytes": metrics.bytes_written,
+        "rejected_connections": metrics.rejected_connections,
+        "evicted_keys": service.store.info().evictions,
+        "keyspace_hits": metrics.hits,
+        "keyspace_misses": metrics.misses,
+        "total_error_replies": metrics.errors,
+    }
+
+
+def _cpu(service: Service) -> Lines:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "used_cpu_sys": f"{own.ru_stime:.6f}",
+        "used_cpu_user": f"{own.ru_utime:.6f}",
+        "used_cpu_sys_children": f"{children.ru_stime:.6f}",
+        "used_cpu_user_children": f"{children.ru_utime:.6f}",
+    }
+
+
+def _keyspace(service: Service) -> Lines:
+    count = service.store.info().namespaces
+    return {"db0": f"keys={count},expires=0,avg_ttl=0"} if count else {}
+
+
+def _pion(service: Service) -> Lines:
+    totals, metrics = service.store.info(), service.metrics
+    budget = service.settings.max_bytes
+    return {
+        "sessions": totals.sessions,
+        "namespaces": totals.namespaces,
+        "pages": totals.pages,
+        "rows": totals.rows,
+        "stored_bytes": totals.bytes,
+        "budget_bytes": budget,
+        "catalog_bytes": totals.catalog_bytes,
+        "evictions": totals.evictions,
+        "quarantined": totals.quarantined,
+        "rows_fetched": metrics.rows_fetched,
+        **{f"bytes_in_{format}": count for format, count in sorted(metrics.rows_in.items())},
+        **{f"bytes_out_{format}": count for format, count in sorted(metrics.rows_out.items())},
+        "loop_lag_mean_us": int(service.lag.mean * 1e6),
+        "loop_lag_worst_us": int(service.lag.worst * 1e6),
+    }
+
+
+SECTIONS: dict[str, Callable[[Service], Lines]] = {
+    "server": _server,
+    "clients": _clients,
+    "memory": _memory,
+    "persistence": _persistence,
+    "stats": _stats,
+    "cpu": _cpu,
+    "keyspace": _keyspace,
+    "pion": _pion,
+}
+
+
+def _human(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "K", "M", "G"):
+        if size < 1024:
+            return f"{count}B" if unit == "B" else f"{size:.2f}{unit}"
+        size /= 1024
+    return f"{size:.2f}T"
+
+
+HANDLERS: dict[str, Handler] = {"INFO": info}

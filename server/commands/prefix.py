@@ -1,0 +1,161 @@
+"""KV.PREFIX.REGISTER, LOOKUP, DROP, INFO, OWNER."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pionkv.protocol import reply
+from pionkv.protocol.errors import CommandError
+from pionkv.storage import Schema
+
+from ..arguments import Argument, Cursor, blob, integer_within, keyword, shown
+from ..clients import Client
+from ..dispatch import Handler
+from ..schemas import UNIFORM_FORMATS, per_layer, uniform
+
+REGISTER, LOOKUP = "KV.PREFIX.REGISTER", "KV.PREFIX.LOOKUP"
+OK = reply.simple("OK")
+HIT, MISS = reply.simple("HIT"), reply.simple("MISS")
+HASH_BYTES = 8
+MICROSECONDS = 1000
+
+REGISTER_USAGE = CommandError("ERR", "KV.PREFIX.REGISTER requires: ns_key kv_dim vquant")
+BLOCKS_USAGE = CommandError("ERR", "BLOCKS requires: block_size hash_count hash_blob")
+NEEDS_VALUE = CommandError("ERR", "KV.PREFIX.LOOKUP option needs a value")
+UNKNOWN_OPTION = CommandError("ERR", "KV.PREFIX.LOOKUP unknown option (TOKENS, PREFILL_MS)")
+
+
+@dataclass(slots=True)
+class Options:
+    """What may follow the schema of a REGISTER."""
+
+    blocks: tuple[int, bytes] | None = None
+    prefill_us: int | None = None
+
+
+def register(client: Client, args: Sequence[Argument]) -> bytes:
+    """KV.PREFIX.REGISTER ns dim format [options], or ns SCHEMA K n spec ... V n spec ... [options]."""
+    cursor = Cursor(args, 1)
+    namespace = checked_name(client, cursor.take())
+    if cursor.take_keyword("SCHEMA"):
+        k_schema, v_schema = _side(client, cursor, "K"), _side(client, cursor, "V")
+    else:
+        k_schema = v_schema = _uniform(client, cursor)
+    options = _options(client, cursor)
+    client.service.store.register(
+        namespace, k_schema, v_schema, blocks=options.blocks, prefill_us=options.prefill_us
+    )
+    return OK
+
+
+def checked_name(client: Client, argument: Argument) -> bytes:
+    """A namespace's name of an allowed length."""
+    limit = client.service.limits.name_bytes
+    if not 1 <= len(name := blob(argument)) <= limit:
+        raise CommandError("ERR", f"ns_key length must be 1..{limit}")
+    return name
+
+
+def _uniform(client: Client, cursor: Cursor) -> Schema:
+    dim = integer_within(cursor.take(), 1, client.service.limits.dim, "kv_dim out of range")
+    format = shown(cursor.take())
+    if format.lower() not in UNIFORM_FORMATS:
+        wanted = "|".join(UNIFORM_FORMATS)
+        raise CommandError("ERR", f"{REGISTER}: unknown vquant '{format}' (want {wanted})")
+    return uniform(REGISTER, format, dim)
+
+
+def _side(client: Client, cursor: Cursor, side: str) -> Schema:
+    if not cursor.take_keyword(side):
+        raise CommandError("ERR", f"{REGISTER} SCHEMA requires: K n spec ... V n spec ...")
+    return per_layer(REGISTER, cursor, client.service.limits)
+
+
+def _options(client: Client, cursor: Cursor) -> Options:
+    options = Options()
+    while cursor:
+        if cursor.take_keyword("BLOCKS"):
+            options.blocks = _blocks(client, cursor)
+        elif cursor.left >= 2 and cursor.take_keyword("PREFILL_MS"):
+            options.prefill_us = prefill_us(client, cursor.take())
+        else:
+            cursor.end(REGISTER)
+    return options
+
+
+def _blocks(client: Client, cursor: Cursor) -> tuple[int, bytes]:
+    if cursor.left < 3:
+        raise BLOCKS_USAGE
+    limits = client.service.limits
+    size = integer_within(
+        cursor.take(), 1, limits.block_size, f"BLOCKS block_size out of range (1..{limits.block_size})"
+    )
+    count = integer_within(
+        cursor.take(), 0, limits.block_hashes, f"BLOCKS hash_count out of range (0..{limits.block_hashes})"
+    )
+    hashes = blob(cursor.take())
+    if len(hashes) != count * HASH_BYTES:
+        raise CommandError("ERR", "BLOCKS hash_blob length mismatch")
+    return size, hashes
+
+
+def prefill_us(client: Client, argument: Argument) -> int:
+    """A PREFILL_MS, in microseconds."""
+    high = client.service.limits.prefill_ms
+    return integer_within(argument, 0, high, f"PREFILL_MS out of range (0..{high})") * MICROSECONDS
+
+
+def lookup(client: Client, args: Sequence[Argument]) -> bytes:
+    """KV.PREFIX.LOOKUP ns [TOKENS n] [PREFILL_MS ms]: HIT when its rows can be restored."""
+    if len(args) > 2:
+        _check_lookup_options(client, Cursor(args, 2))
+    metrics = client.service.metrics
+    if client.service.store.lookup(blob(args[1])) is None:
+        metrics.misses += 1
+        return MISS
+    metrics.hits += 1
+    return HIT
+
+
+def _check_lookup_options(client: Client, cursor: Cursor) -> None:
+    while cursor:
+        word = keyword(cursor.take())
+        if word not in ("TOKENS", "PREFILL_MS"):
+            raise UNKNOWN_OPTION
+        if not cursor:
+            raise NEEDS_VALUE
+        if word == "TOKENS":
+            high = client.service.limits.tokens
+            integer_within(cursor.take(), 0, high, f"TOKENS out of range (0..{high})")
+        else:
+            prefill_us(client, cursor.take())
+
+
+def drop(client: Client, args: Sequence[Argument]) -> bytes:
+    """KV.PREFIX.DROP ns [ns ...]: how many there were."""
+    return reply.integer(client.service.store.drop_namespaces([blob(name) for name in args[1:]]))
+
+
+def info(client: Client, args: Sequence[Argument]) -> bytes:
+    """KV.PREFIX.INFO: figures about all prefixes, the original's lines first."""
+    service = client.service
+    totals = service.store.info()
+    prefixes = list(service.store.namespaces())
+    lines = {
+        "registered_prefixes": len(prefixes),
+        "total_prefix_tokens": sum(view.tokens * view.layers for view in prefixes if view.tokens > 0),
+        "vstore_sessions": totals.sessions,
+        "vstore_total_fetches": service.metrics.rows_fetched,
+        "vstore_evictions": totals.evictions,
+        "vstore_bytes": totals.bytes,
+    }
+    return reply.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
+
+
+HANDLERS: dict[str, Handler] = {
+    "KV.PREFIX.DROP": drop,
+    "KV.PREFIX.INFO": info,
+    LOOKUP: lookup,
+    REGISTER: register,
+}

@@ -1,0 +1,130 @@
+"""V.STOREBATCH: rows come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pionkv.kernels import LayerSpec
+from pionkv.protocol import reply
+from pionkv.protocol.errors import CommandError
+from pionkv.storage import Stale, Write
+
+from ..arguments import Argument, Cursor, blob, integer
+from ..clients import Client
+from ..dispatch import Handler, Opener, Slow
+from ..packing import Filler, Input, Landing, Packing, Spooling, StoreReceiver, inputs_of_length
+from ..receiving import Receiver, Refused
+
+OK = reply.simple("OK")
+NAME = "V.STOREBATCH"
+BLOB = 5
+"""Position of the blob among the arguments."""
+
+TWO_BYTES = (Input.F16, Input.BF16)
+UNKNOWN_OPTION = CommandError("ERR", "V.STOREBATCH: unknown option (expected FMT F32|F16|BF16|RAW)")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which rows are written."""
+
+    sid: bytes
+    layer: int
+    start: int
+    count: int
+
+    @classmethod
+    def read(cls, args: Sequence[Argument]) -> Place:
+        """From the arguments before the blob."""
+        layer, start, count = map(integer, args[2:BLOB])
+        if layer < 0 or start < 0 or count <= 0:
+            raise CommandError("ERR", "invalid layer_id/start_id/count")
+        return cls(blob(args[1]), layer, start, count)
+
+    def spec(self, client: Client) -> LayerSpec:
+        """How rows of this layer are stored."""
+        return client.service.store.session(self.sid).schema.layer(self.layer)
+
+    def begin(self, client: Client) -> Write:
+        """Reserve the rows."""
+        return client.service.store.begin_write(self.sid, self.layer, self.start, self.count)
+
+
+def storebatch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
+    """V.STOREBATCH sid layer start count blob [FMT F32|F16|BF16|RAW]."""
+    place = Place.read(args)
+    declared = _declared(args)
+    values = args[BLOB]
+    if isinstance(values, Receiver):
+        return _finish(client, place, values, declared)
+    _store(client, place, declared, memoryview(values))
+    return OK
+
+
+def _declared(args: Sequence[Argument]) -> Input:
+    cursor = Cursor(args, BLOB + 1)
+    if not cursor:
+        return Input.F32
+    if cursor.left != 2 or not cursor.take_keyword("FMT"):
+        raise UNKNOWN_OPTION
+    for kind in Input:
+        if cursor.take_keyword(kind.name):
+            return kind
+    raise UNKNOWN_OPTION
+
+
+def check_length(spec: LayerSpec, count: int, declared: Input, length: int) -> None:
+    """The blob must hold exactly `count` rows."""
+    size = declared.row_bytes(spec)
+    if length != size * count:
+        unit = (
+            f"row_bytes={size}" if declared is Input.RAW else f"per_layer_dim={spec.dim} × {size // spec.dim}"
+        )
+        raise CommandError(
+            "ERR", f"{NAME}: blob size {length} != expected {size * count} (count={count} × {unit})"
+        )
+
+
+async def _finish(client: Client, place: Place, values: Receiver, declared: Input) -> bytes:
+    if isinstance(values, Refused) and values.error is not None:
+        raise values.error
+    spec = place.spec(client)
+    check_length(spec, place.count, declared, values.length)
+    if not isinstance(values, StoreReceiver):
+        raise Stale(place.sid)  # when the blob began, its length did not fit the session
+    await values.finish(declared)
+    if declared in TWO_BYTES:
+        client.two_byte_input = declared
+    client.service.metrics.rows_in[spec.format] += values.length
+    return OK
+
+
+def _store(client: Client, place: Place, declared: Input, values: memoryview) -> None:
+    """A small blob, which the parser has gathered: packed here and now."""
+    check_length(place.spec(client), place.count, declared, values.nbytes)
+    with place.begin(client) as write:
+        Filler(write, declared).fill(values)
+        write.commit()
+    client.service.metrics.rows_in[write.spec.format] += values.nbytes
+
+
+def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver:
+    """Decide on the header where a large blob goes."""
+    place = Place.read(args)
+    spec = place.spec(client)
+    inputs = inputs_of_length(spec, place.count, length)
+    if not inputs:
+        return Refused(length)
+    service = client.service
+    if any(kind.lands(spec) for kind in inputs):
+        return Landing(service, place.begin(client), length)
+    wake = service.connections[client.id].wake
+    if len(inputs) == 1:
+        return Packing(service, place.begin(client), length, inputs[0], wake)
+    return Spooling(service, partial(place.begin, client), length, client.two_byte_input, wake)
+
+
+HANDLERS: dict[str, Handler] = {NAME: storebatch}
+OPENERS: dict[str, dict[int, Opener]] = {NAME: {BLOB: open_blob}}

@@ -1,0 +1,177 @@
+"""Settings of the server, each declared once: flag, environment name, file key, CONFIG name and help.
+
+Precedence: flags, then environment (`PIONKV_<NAME>`), then a TOML file, then the defaults below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT_PREFIX = "PIONKV_"
+DURABILITIES = ("none", "everysec", "always")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("console", "json")
+
+_UNITS = {"": 1, "k": 1000, "kb": 1 << 10, "m": 1000**2, "mb": 1 << 20, "g": 1000**3, "gb": 1 << 30}
+_UNITS |= {
+    "b": 1,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "t": 1000**4,
+    "tb": 1 << 40,
+    "tib": 1 << 40,
+}
+_SIZE = re.compile(r"([0-9]+)\s*([a-z]*)")
+
+
+class ConfigError(ValueError):
+    """A setting is unknown or its value is not usable; the text names the setting."""
+
+
+def parse_size(text: str) -> int:
+    """Read a byte count as Redis writes them: `512mb` is 512 x 1024 x 1024, `512m` is 512 x 1000 x 1000."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"'{text}' is not a size such as 512mb")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _one_of(names: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"'{text}' is not one of {', '.join(names)}")
+        return text
+
+    return parse
+
+
+def _within(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(f"{value} is not within {low}..{high}")
+        return value
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{text} is not a number of seconds")
+    return value
+
+
+def _setting(
+    default: Any, help: str, parse: Callable[[str], Any], *, redis: str | None = None, secret: bool = False
+) -> Any:
+    return field(default=default, metadata={"help": help, "parse": parse, "redis": redis, "secret": secret})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set. Sizes are bytes, times are seconds."""
+
+    host: str = _setting("127.0.0.1", "address to listen on", str, redis="bind")
+    port: int = _setting(1974, "TCP port; 0 picks a free one", _within(0, 65535), redis="port")
+    unix_socket: Path | None = _setting(
+        None, "also listen on this Unix socket (mode 0700)", Path, redis="unixsocket"
+    )
+    data_dir: Path = _setting(
+        Path("pionkv-data"), "directory of the catalog and the pages", Path, redis="dir"
+    )
+    max_bytes: int = _setting(
+        8 << 30,
+        "byte budget of all stored rows, e.g. 8gb; prefixes are evicted above it",
+        parse_size,
+        redis="maxmemory",
+    )
+    durability: str = _setting(
+        "everysec",
+        "when data reach the disk: none, everysec or always",
+        _one_of(DURABILITIES),
+        redis="appendfsync",
+    )
+    password: str | None = _setting(
+        None,
+        "password that clients must give (better set as PIONKV_PASSWORD)",
+        str,
+        redis="requirepass",
+        secret=True,
+    )
+    max_clients: int = _setting(
+        10_000, "connections served at once", _within(1, 1_000_000), redis="maxclients"
+    )
+    max_bulk_bytes: int = _setting(
+        512 << 20, "largest single argument, e.g. 512mb", parse_size, redis="proto-max-bulk-len"
+    )
+    threads: int = _setting(2, "threads that pack and unpack rows", _within(1, 64), redis="io-threads")
+    backlog: int = _setting(511, "connections waiting to be accepted", _within(1, 65535), redis="tcp-backlog")
+    stop_seconds: float = _setting(
+        10.0, "time that commands in flight get at a graceful stop", _seconds, redis="shutdown-timeout"
+    )
+    log_level: str = _setting(
+        "info", "least severe message that is logged", _one_of(LOG_LEVELS), redis="loglevel"
+    )
+    log_format: str = _setting("console", "console or json, on standard error", _one_of(LOG_FORMATS))
+
+    def printable(self) -> dict[str, str]:
+        """Every setting as text, secrets masked."""
+        return {item.name: self.text_of(item.name) for item in dataclasses.fields(self)}
+
+    def text_of(self, name: str) -> str:
+        """One setting as text. A secret reads `***` when it is set."""
+        value = getattr(self, name)
+        if value is None:
+            return ""
+        return "***" if SETTINGS[name].metadata["secret"] else str(value)
+
+
+SETTINGS: Mapping[str, dataclasses.Field[Any]] = {item.name: item for item in dataclasses.fields(Settings)}
+
+
+def load(
+    flags: Mapping[str, str | None], environment: Mapping[str, str], file: Path | None = None
+) -> Settings:
+    """Merge flags over environment over file over defaults.
+
+    Args:
+        flags: Setting name to text; None means not given.
+        environment: The process environment (`os.environ` in production).
+        file: A TOML file with setting names as top-level keys, `-` and `_` alike.
+
+    Raises:
+        ConfigError: A name is unknown, a value is not usable, or the file cannot be read.
+    """
+    merged: dict[str, str] = {}
+    if file is not None:
+        merged.update(_read_file(file))
+    for name in SETTINGS:
+        if (text := environment.get(ENVIRONMENT_PREFIX + name.upper())) is not None:
+            merged[name] = text
+    merged.update({name: text for name, text in flags.items() if text is not None})
+    return Settings(**{name: _parse(name, text) for name, text in merged.items()})
+
+
+def _parse(name: str, text: str) -> Any:
+    if name not in SETTINGS:
+        raise ConfigError(f"unknown setting '{name}'")
+    try:
+        return SETTINGS[name].metadata["parse"](text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def _read_file(file: Path) -> dict[str, str]:
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    return {key.replace("-", "_"): str(value) for key, value in table.items()}

@@ -1,0 +1,282 @@
+"""One connection: bytes in, commands run in order, replies out.
+
+Commands of a connection never overtake each other: while one is slow (rows being packed, unpacked or sent),
+or the peer does not read its replies, this connection parses no further and reads no further. Others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from pionkv.protocol import reply
+from pionkv.protocol.errors import CommandError, ProtocolError
+from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestParser
+
+from .arguments import Argument
+from .clients import Client, ReplyMode, read_addresses
+from .dispatch import Dispatcher, Entry, Slow
+from .errors import describe
+from .logs import logger
+from .output import Output
+from .receiving import Receiver, Refused
+from .service import Service
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Drives one `RequestParser` from a transport and runs what it yields."""
+
+    def __init__(self, service: Service, dispatcher: Dispatcher) -> None:
+        self._service = service
+        self._dispatcher = dispatcher
+        self._parser = RequestParser(service.limits, authenticated=False)
+        self._out = Output(service.loop, service.metrics)
+        self._transport: asyncio.Transport | None = None
+        self._receivers: dict[int, Receiver] = {}
+        """Large arguments of the command that is arriving or running, by position."""
+        self._filling: Receiver | None = None
+        self._starved_of = 0
+        """Bytes of the body that is arriving for which its receiver has no buffer yet."""
+        self._task: asyncio.Task[bytes | None] | None = None
+        self._input_over = False
+        self._ended = False
+        self.client = Client(service.next_client_id(), service, self._out, service.clock())
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register, or refuse when the server is full."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._out.attach(self._transport)
+        self._service.metrics.connections += 1
+        read_addresses(self.client, self._transport)
+        self.set_authenticated(self._service.settings.password is None)
+        self._service.add(self)
+        if len(self._service.connections) > self._service.settings.max_clients:
+            self._service.metrics.rejected_connections += 1
+            self._out.write(reply.error("ERR", "max number of clients reached"))
+            self.end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the client; what it was sending leaves no trace."""
+        self._service.remove(self)
+        self._ended = True
+        self._transport = None
+        self._out.detach()
+        if self._task is None:
+            self._close_receivers()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: the parser's buffer, or straight to where a large argument belongs."""
+        return self._parser.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived."""
+        self._service.metrics.bytes_read += nbytes
+        self._parser.received(nbytes)
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; it still gets the replies to what it sent."""
+        self._input_over = True
+        self._advance()
+        return not self._ended
+
+    def pause_writing(self) -> None:
+        """The socket is full."""
+        self._out.pause()
+
+    def resume_writing(self) -> None:
+        """The socket has taken everything."""
+        self._out.resume()
+        if self._task is None:
+            self._advance()
+
+    # What others ask for
+
+    def set_authenticated(self, authenticated: bool) -> None:
+        """Let the client in, or out; the parser's limits follow."""
+        self.client.authenticated = authenticated
+        self._parser.authenticated = authenticated
+
+    def wake(self) -> None:
+        """The receiver that had no buffer has one again."""
+        if self._starved_of and not self._ended:
+            self._advance()
+
+    def stop_when_idle(self) -> None:
+        """Close now, or as soon as the command in flight is answered."""
+        if self._task is None and not self._receivers and not self._out.blocked:
+            self.end()
+
+    def end(self) -> None:
+        """Send what is queued and close."""
+        if self._ended:
+            return
+        self._ended = True
+        self._out.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; unsent replies are lost."""
+        self._ended = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # The one loop
+
+    def _advance(self) -> None:
+        """Run commands until one is slow, the peer lags behind, or the input is used up."""
+        if self._ended or self._transport is None:
+            return
+        try:
+            hungry = self._run_commands()
+        except ProtocolError as error:
+            self._out.write(reply.protocol_error(error))
+            self.end()
+            return
+        self._out.flush()
+        idle = hungry and not self._receivers
+        if self.client.closing or (hungry and self._input_over) or (idle and self._service.stopping):
+            self.end()
+        elif hungry:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _run_commands(self) -> bool:
+        """True when only more input helps."""
+        if self._starved_of and not self._feed(self._starved_of):
+            return False
+        next_event, out, client = self._parser.next_event, self._out, self.client
+        while self._task is None and not out.blocked and not client.closing:
+            event = next_event()
+            if event is NEED_DATA:
+                return True
+            if isinstance(event, Command):
+                self._run(self._words(event.args))
+            elif isinstance(event, BulkStart):
+                if not self._open(event):
+                    return False
+            elif not self._feed(event.remaining):
+                return False
+        return False
+
+    # Large arguments
+
+    def _open(self, event: BulkStart) -> bool:
+        """Decide where a large argument goes; False when it has to wait for a buffer."""
+        index, length = event.index, event.length
+        try:
+            words = self._words([*event.args])
+            opener = self._dispatcher.opener(words, index)
+            receiver = opener(self.client, words, length) if opener is not None else None
+        except Exception as error:
+            receiver = Refused(length, error)
+        if receiver is None:
+            self._parser.collect()
+            return True
+        self._receivers[index] = self._filling = receiver
+        return self._feed(length)
+
+    def _feed(self, remaining: int) -> bool:
+        """Give the parser the receiver's next buffer, if there is one; a refused body is dropped."""
+        receiver = self._filling
+        assert receiver is not None
+        buffer: memoryview | None = None
+        if not isinstance(receiver, Refused):
+            try:
+                buffer = receiver.next_buffer(remaining)
+            except Exception as error:
+                receiver = self._refuse(receiver, error)
+        self._starved_of = remaining if buffer is None and not isinstance(receiver, Refused) else 0
+        if self._starved_of:
+            return False
+        if buffer is None:
+            self._parser.discard()
+        else:
+            self._parser.direct(buffer)
+        return True
+
+    def _refuse(self, receiver: Receiver, error: Exception) -> Refused:
+        """A receiver failed in the middle of a body: the rest is dropped and the command fails."""
+        refused = Refused(receiver.length, error)
+        receiver.close()
+        for index, other in self._receivers.items():
+            if other is receiver:
+                self._receivers[index] = refused
+        self._filling = refused
+        return refused
+
+    def _close_receivers(self) -> None:
+        for receiver in self._receivers.values():
+            receiver.close()
+        self._receivers.clear()
+        self._filling = None
+
+    def _words(self, args: list[bytes | memoryview | Body]) -> list[Argument]:
+        """The arguments with receivers in the places of what they received."""
+        words = cast("list[Argument]", args)
+        for index, receiver in self._receivers.items():
+            words[index] = receiver
+        return words
+
+    # Commands
+
+    def _run(self, words: list[Argument]) -> None:
+        """Run one complete command; a slow one is left to a task, and this connection waits for it."""
+        client = self.client
+        client.commands += 1
+        entry: Entry | None = None
+        try:
+            entry = self._dispatcher.find(words)
+            if entry.needs_auth and not client.authenticated:
+                raise CommandError("NOAUTH", "Authentication required.")
+            client.last_command = entry.spec.name
+            entry.calls += 1
+            result = entry.handler(client, words)
+        except Exception as error:
+            self._fail(entry, error)
+        else:
+            if not isinstance(result, bytes):
+                self._begin(entry, result)
+                return
+            self._out.write(result)
+        self._after_command()
+
+    def _begin(self, entry: Entry, slow: Slow) -> None:
+        self._out.flush()
+        self._task = self._service.loop.create_task(slow)
+        self._task.add_done_callback(lambda task: self._task_done(entry, task))
+
+    def _task_done(self, entry: Entry, task: asyncio.Task[bytes | None]) -> None:
+        self._task = None
+        if task.cancelled():
+            self.abort()
+        elif (error := task.exception()) is not None:
+            self._fail(entry, error)
+        elif (result := task.result()) is not None:
+            self._out.write(result)
+        self._after_command()
+        self._advance()
+
+    def _fail(self, entry: Entry | None, error: BaseException) -> None:
+        """Answer an error; when a reply broke off in the middle, the connection cannot go on."""
+        if not self._out.attached:
+            return
+        self._service.metrics.errors += 1
+        if entry is not None:
+            entry.failures += 1
+        code, message = describe(error, entry.spec.name if entry else "")
+        if self._out.unfinished:
+            logger().warning("reply broke off", client=self.client.id, error=message)
+            self.abort()
+        else:
+            self._out.write(reply.error(code, message))
+
+    def _after_command(self) -> None:
+        if self._receivers:
+            self._close_receivers()
+        if self.client.reply_mode is not ReplyMode.ON:
+            self.client.after_command()

@@ -1,0 +1,110 @@
+"""From the words of a command line to the handler that runs it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pionkv.protocol.errors import CommandError
+from pionkv.protocol.table import COMMANDS, CommandSpec
+
+from .arguments import Argument, keyword, shown
+from .clients import Client
+from .receiving import Receiver
+
+Slow: TypeAlias = Coroutine[Any, Any, bytes | None]
+"""A reply that takes its time: it ends with the bytes to send, or None when it has sent them itself."""
+
+Handler: TypeAlias = Callable[[Client, Sequence[Argument]], bytes | Slow]
+"""Gets all arguments, the name first; answers at once or with a coroutine."""
+
+Opener: TypeAlias = Callable[[Client, Sequence[Argument], int], Receiver | None]
+"""Gets the arguments before a large one, and its length; None lets the parser gather it in memory."""
+
+SPELLINGS_KEPT = 1024
+ARGUMENTS_SHOWN = 20
+
+
+@dataclass(slots=True)
+class Entry:
+    """One command that this server runs, and how often it did."""
+
+    spec: CommandSpec
+    handler: Handler
+    openers: Mapping[int, Opener]
+    """Position of a large argument -> who decides where it goes."""
+    needs_auth: bool
+    fewest: int
+    most: float
+    calls: int = 0
+    failures: int = 0
+
+
+class Dispatcher:
+    """Finds a command however its name is spelled; a subcommand is an entry `CONTAINER|NAME` of its own."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        openers: Mapping[str, Mapping[int, Opener]],
+        open_to_all: Collection[str],
+    ) -> None:
+        self.entries = {
+            name: _entry(COMMANDS[name], handler, openers.get(name, {}), needs_auth=name not in open_to_all)
+            for name, handler in handlers.items()
+        }
+        self._containers = {name.partition("|")[0] for name in handlers if "|" in name}
+        self._spelled: dict[bytes, Entry] = {}
+
+    def find(self, args: Sequence[Argument]) -> Entry:
+        """The entry for a command line.
+
+        Raises:
+            CommandError: No such command or subcommand, or the number of arguments cannot be right.
+        """
+        name = args[0]
+        entry = self._spelled.get(name) if isinstance(name, bytes) else None
+        if entry is None:
+            entry = self._search(args)
+        if len(args) < entry.fewest or len(args) > entry.most:
+            raise entry.spec.arity_error()
+        return entry
+
+    def _search(self, args: Sequence[Argument]) -> Entry:
+        name = keyword(args[0])
+        if name in self._containers and len(args) > 1:
+            entry = self.entries.get(f"{name}|{keyword(args[1])}")
+            if entry is None:
+                raise unknown_subcommand(name, args[1])
+            return entry
+        entry = self.entries.get(name)
+        if entry is None:
+            raise COMMANDS[name].arity_error() if name in self._containers else unknown_command(args)
+        if name not in self._containers and len(self._spelled) < SPELLINGS_KEPT:
+            self._spelled[bytes(args[0])] = entry  # type: ignore[arg-type]
+        return entry
+
+    def opener(self, args: Sequence[Argument], index: int) -> Opener | None:
+        """Who decides where the large argument at `index` goes; None: nobody, or the command is not known."""
+        try:
+            return self._search(args).openers.get(index) if args else None
+        except CommandError:
+            return None
+
+
+def _entry(spec: CommandSpec, handler: Handler, openers: Mapping[int, Opener], *, needs_auth: bool) -> Entry:
+    most = spec.arity if spec.arity >= 0 else math.inf
+    return Entry(spec, handler, openers, needs_auth, abs(spec.arity), most)
+
+
+def unknown_command(args: Sequence[Argument]) -> CommandError:
+    """Redis' text for a command that does not exist."""
+    given = " ".join(f"'{shown(argument)}'" for argument in args[1:ARGUMENTS_SHOWN])
+    return CommandError("ERR", f"unknown command '{shown(args[0])}', with args beginning with: {given}")
+
+
+def unknown_subcommand(container: str, name: Argument) -> CommandError:
+    """Redis' text for a subcommand that does not exist."""
+    return CommandError("ERR", f"unknown subcommand '{shown(name)}'. Try {container} HELP.")

@@ -1,0 +1,83 @@
+"""Every error that is not a `CommandError` already, and the reply it becomes. The only such place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pionkv.kernels import errors as kernels
+from pionkv.protocol.errors import CommandError
+from pionkv.storage import errors as storage
+
+from .logs import logger
+
+Described = tuple[str, str]
+"""The code and the text of an error reply."""
+
+_MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
+    storage.UnknownSession: lambda command, e: ("ERR", "session not found"),
+    storage.UnknownNamespace: lambda command, e: ("ERR", "namespace not found"),
+    storage.NamespaceExists: lambda command, e: ("ERR", f"{command}: the namespace exists"),
+    storage.SchemaMismatch: lambda command, e: (
+        "SCHEMAMISMATCH",
+        f"{e.field}: stored {e.stored}, asked {e.asked}",
+    ),
+    storage.NameLimit: lambda command, e: (
+        "ERR",
+        f"{command}: name of {e.length} bytes (want 1..{e.limit})",
+    ),
+    storage.LayerLimit: lambda command, e: (
+        "ERR",
+        f"{command}: layer_id exceeds MAX_VS_LAYERS ({e.layer} is not within 0..{e.limit - 1})",
+    ),
+    storage.RowLimit: lambda command, e: (
+        "ERR",
+        f"{command} failed (rows would end at {e.end}, limit {e.limit})",
+    ),
+    storage.BadRange: lambda command, e: ("ERR", f"{command} invalid range: end must exceed start (>=0)"),
+    storage.Gap: lambda command, e: (
+        "ERR",
+        f"{command}: gap (layer holds {e.rows} rows, start is {e.start})",
+    ),
+    storage.RowsNotStored: lambda command, e: (
+        "ERR",
+        f"{command}: rows {e.start}..{e.end} of layer {e.layer} are not stored (layer holds {e.rows})",
+    ),
+    storage.OutOfBudget: lambda command, e: (
+        "OOM",
+        f"command not allowed when used memory > 'maxmemory' ({e.needed} bytes needed, budget {e.limit}).",
+    ),
+    storage.NoSpace: lambda command, e: ("OOM", f"no space left for {e.where}"),
+    storage.Stale: lambda command, e: ("STALE", f"{command}: the session changed while rows were arriving"),
+    storage.Quarantined: lambda command, e: ("QUARANTINED", f"{command}: {e.reason}"),
+    storage.UnknownSnapshot: lambda command, e: ("ERR", f"{command}: unknown snap_id for this session"),
+    storage.SnapshotLimit: lambda command, e: (
+        "ERR",
+        f"{command}: no free snapshot slot (max {e.limit} per session)",
+    ),
+    kernels.NonFinite: lambda command, e: (
+        "ERR",
+        f"{command}: non-finite value at row {e.row}, element {e.element}",
+    ),
+    kernels.Overflow: lambda command, e: (
+        "ERR",
+        f"{command}: value {e.value:g} at row {e.row}, element {e.element} is beyond {e.limit:g}",
+    ),
+    kernels.FormatError: lambda command, e: ("ERR", f"{command}: {e}"),
+}
+
+
+def describe(error: BaseException, command: str) -> Described:
+    """The code and text that answer `error`; one that nobody foresaw is logged with its traceback.
+
+    Args:
+        error: What a handler raised.
+        command: The command's name, which many texts begin with.
+    """
+    if isinstance(error, CommandError):
+        return error.code, error.message
+    for kind in type(error).__mro__:
+        if (text := _MAPPING.get(kind)) is not None:
+            return text(command, error)
+    logger().error("command failed", command=command, exc_info=error)
+    return "ERR", f"{command}: internal error ({type(error).__name__})"

@@ -1,0 +1,40 @@
+"""Structured logs on standard error. Passwords and row data are never given to a logger."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+
+def configure(level: str, style: str) -> None:
+    """Set up structlog for the process.
+
+    Args:
+        level: One of `config.LOG_LEVELS`.
+        style: One of `config.LOG_FORMATS`.
+    """
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if style == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def logger() -> structlog.typing.FilteringBoundLogger:
+    """The process's logger."""
+    bound: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    return bound

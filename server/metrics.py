@@ -1,0 +1,76 @@
+"""Counters of one process, and the lag of its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+LAG_INTERVAL = 0.1
+LAG_SMOOTHING = 0.1
+
+
+@dataclass(slots=True)
+class Metrics:
+    """What INFO and PION.STATS report. Counters only grow; times are seconds."""
+
+    commands: int = 0
+    errors: int = 0
+    connections: int = 0
+    rejected_connections: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    rows_in: Counter[str] = field(default_factory=Counter)
+    """Bytes of rows received, by stored format."""
+    rows_out: Counter[str] = field(default_factory=Counter)
+    """Bytes of rows sent, by stored format."""
+    rows_fetched: int = 0
+    """Rows served, the original's `total_fetches`."""
+    hits: int = 0
+    misses: int = 0
+
+
+class LoopLag:
+    """How late the event loop calls what is due: mean (smoothed) and worst since start, in seconds."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.mean = 0.0
+        self.worst = 0.0
+        self._loop = loop
+        self._due = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self._due = self._loop.time() + LAG_INTERVAL
+        self._handle = self._loop.call_at(self._due, self._tick)
+
+    def stop(self) -> None:
+        """Stop to measure."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _tick(self) -> None:
+        lag = max(0.0, self._loop.time() - self._due)
+        self.mean += LAG_SMOOTHING * (lag - self.mean)
+        self.worst = max(self.worst, lag)
+        self.start()
+
+
+class Every:
+    """Calls a function again and again; once per interval."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, call: Callable[[], None]) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._call = call
+        self._handle = loop.call_later(seconds, self._run)
+
+    def _run(self) -> None:
+        self._handle = self._loop.call_later(self._seconds, self._run)
+        self._call()
+
+    def stop(self) -> None:
+        """No further call."""
+        self._handle.cancel()

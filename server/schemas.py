@@ -1,0 +1,104 @@
+"""Schemas as they are written in V.CREATE and KV.PREFIX.REGISTER."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pionkv.kernels import FORMATS, FormatError, LayerSpec
+from pionkv.protocol.errors import CommandError
+from pionkv.protocol.limits import Limits
+from pionkv.storage import Schema
+
+from .arguments import Argument, Cursor, integer, integer_within, shown
+
+DEFAULT_FORMAT = "int8"
+ROPE_FORMAT = "bf16_rope_fp8_body"
+UNIFORM_FORMATS = tuple(name for name in FORMATS if name != ROPE_FORMAT)
+
+
+def uniform(command: str, format: str, dim: int) -> Schema:
+    """One spec for every layer.
+
+    Raises:
+        CommandError: The format does not take this dim; the text names both.
+    """
+    try:
+        return Schema.uniform(LayerSpec(format, dim))
+    except FormatError as error:
+        raise CommandError("ERR", f"{command}: {error}") from error
+
+
+def layer_count(command: str, cursor: Cursor, limits: Limits) -> int:
+    """The N of `SCHEMA N`, with N specs behind it."""
+    if not cursor:
+        raise CommandError("ERR", f"{command} SCHEMA requires N (layer count)")
+    count = integer(cursor.take())
+    if count <= 0:
+        raise CommandError("ERR", f"{command} SCHEMA: N must be positive")
+    if count > limits.layers:
+        raise CommandError("ERR", f"{command} SCHEMA: N exceeds {limits.layers}")
+    if cursor.left < count:
+        raise CommandError("ERR", f"{command} SCHEMA: not enough layer specs (need {count})")
+    return count
+
+
+def per_layer(command: str, cursor: Cursor, limits: Limits, default_dim: int = 0) -> Schema:
+    """`N spec_0 ... spec_{N-1}`.
+
+    A spec is comma-separated `fmt=`, `dim=` and `rope=`, in any order.
+
+    Raises:
+        CommandError: The count or a spec is not usable; the text names the layer.
+    """
+    count = layer_count(command, cursor, limits)
+    return Schema.per_layer(
+        [
+            _spec(f"{command} SCHEMA: layer {index}", cursor.take(), limits, default_dim)
+            for index in range(count)
+        ]
+    )
+
+
+def _spec(where: str, argument: Argument, limits: Limits, default_dim: int) -> LayerSpec:
+    fields = _fields(where, argument)
+    format = fields.get("fmt", DEFAULT_FORMAT).lower()
+    if format not in FORMATS:
+        raise CommandError("ERR", f"{where} unknown fmt")
+    dim = _number(where, "dim", fields, limits.dim, default_dim)
+    rope = _number(where, "rope", fields, limits.dim, 0)
+    if dim == 0:
+        raise CommandError("ERR", f"{where} missing dim and no default supplied")
+    if format == ROPE_FORMAT and not 0 < rope < dim:
+        raise CommandError("ERR", f"{where} {ROPE_FORMAT} needs rope=N (0 < N < dim)")
+    spec = LayerSpec(format, dim, rope if format == ROPE_FORMAT else 0)
+    try:
+        spec.validate()
+    except FormatError as error:
+        raise CommandError("ERR", f"{where} {error}") from error
+    return spec
+
+
+def _fields(where: str, argument: Argument) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for segment in shown(argument, 256).split(","):
+        key, _, value = segment.partition("=")
+        key = key.lower()
+        if key == "s":
+            raise CommandError(
+                "ERR",
+                f"{where.partition(': ')[0]}: S-tensor reserved (route SSM/SWA-tail state through STATE.*)",
+            )
+        if key not in ("fmt", "dim", "rope") or not value:
+            raise CommandError("ERR", f"{where} unknown key")
+        found[key] = value
+    return found
+
+
+def _number(where: str, key: str, fields: Mapping[str, str], high: int, default: int) -> int:
+    if key not in fields:
+        return default
+    message = f"{where} {key} must be 1-{high}"
+    try:
+        return integer_within(fields[key].encode(), 1, high, message)
+    except CommandError:
+        raise CommandError("ERR", message) from None

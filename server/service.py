@@ -1,0 +1,72 @@
+"""What all connections of one process share."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from pionkv.protocol.limits import Limits
+from pionkv.storage import Store
+
+from .buffers import ChunkPool, SpoolPool
+from .config import Settings
+from .metrics import LoopLag, Metrics
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+REDIS_VERSION = "7.2.0"
+"""The Redis whose commands and fields are followed; clients look at it to choose what they send."""
+
+
+class Service:
+    """The store, the threads and the counters, handed to every command through its client."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Callable[[], float] = time.time,
+        request_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.loop = loop
+        self.clock = clock
+        self.request_stop = request_stop
+        self.limits = Limits(bulk_bytes=settings.max_bulk_bytes)
+        self.threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="pack")
+        self.chunks = ChunkPool()
+        self.spools = SpoolPool(settings.data_dir)
+        self.metrics = Metrics()
+        self.lag = LoopLag(loop)
+        self.started_at = clock()
+        self.run_id = secrets.token_hex(20)
+        self.connections: dict[int, Connection] = {}
+        self.no_connections = asyncio.Event()
+        self.no_connections.set()
+        self.tcp_port = 0
+        self.stopping = False
+        self._last_id = 0
+
+    def next_client_id(self) -> int:
+        """Ids are given in order and never again."""
+        self._last_id += 1
+        return self._last_id
+
+    def add(self, connection: Connection) -> None:
+        """A client has connected."""
+        self.connections[connection.client.id] = connection
+        self.no_connections.clear()
+
+    def remove(self, connection: Connection) -> None:
+        """A client is gone."""
+        self.connections.pop(connection.client.id, None)
+        if not self.connections:
+            self.no_connections.set()
