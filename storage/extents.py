@@ -49,15 +49,6 @@ def cut(extents: Extents, rows: int) -> Extents:
     return extents if rows_of(extents) <= rows else slice_rows(extents, 0, rows)
 
 
-def count_pages(layers: Iterable[Extents]) -> dict[int, int]:
-    """How many extents name each page."""
-    counts: dict[int, int] = {}
-    for extents in layers:
-        for page, _, _ in extents:
-            counts[page] = counts.get(page, 0) + 1
-    return counts
-
-
 def _merged(extents: Iterable[Extent]) -> Extents:
     merged: list[Extent] = []
     for extent in extents:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import refs
 from .catalog import Reader, Writer
@@ -15,13 +15,21 @@ from .errors import (
     SchemaMismatch,
     UnknownNamespace,
 )
-from .extents import cut
 from .names import K_SUFFIX, V_SUFFIX, key_of, sids_of, unit_of, unit_of_namespace
 from .queue import enqueue
 from .records import NamespaceRecord, SessionRecord, StateRecord
 from .schema import Schema
-from .units import drop_session, drop_states, drop_unit, open_unit, refresh, refresh_or_remove, sessions_of
-from .write import put_layers
+from .units import (
+    cut_session,
+    drop_session,
+    drop_states,
+    drop_unit,
+    open_unit,
+    refresh,
+    refresh_or_remove,
+    replace_session,
+    sessions_of,
+)
 
 _BATCH = 256
 
@@ -233,15 +241,6 @@ def truncate(engine: Engine, namespace: bytes, tokens: int) -> None:
     engine.catalog.write(change)
 
 
-def cut_session(writer: Writer, session: SessionRecord, rows: tuple[int, ...]) -> bool:
-    """Cut each layer to at most so many rows; whether any was longer. The caller refreshes the unit."""
-    layers = tuple(cut(extents, limit) for extents, limit in zip(session.layers, rows, strict=True))
-    if layers == session.layers:
-        return False
-    put_layers(writer, session, layers)
-    return True
-
-
 def fork(engine: Engine, namespace: bytes, child: bytes, tokens: int | None) -> None:
     """See `Store.fork`."""
     engine.check_name(child + K_SUFFIX)
@@ -336,7 +335,7 @@ def _put_new_session(writer: Writer, sid: bytes, schema: Schema, where: str) -> 
         _check_schema(found, schema, where)
         return found
     unit, side = unit_of(sid)
-    record = SessionRecord(sid, writer.new_serial(), unit, side, schema, writer.generation, (), {})
+    record = SessionRecord.new(sid, writer.new_serial(), unit, side, schema, writer.generation)
     writer.put_session(record)
     return record
 
@@ -358,12 +357,10 @@ def _drop_quarantined(writer: Writer, unit: bytes) -> None:
 def _fork_session(writer: Writer, session: SessionRecord, child: bytes, tokens: int | None) -> bool:
     """Copy a session's extent lists under the child's name; whether rows were left out."""
     sid = sids_of(unit_of_namespace(child))[session.side]
-    copy = _put_new_session(writer, sid, session.schema, "")
-    layers = session.layers
-    if tokens is not None:
-        layers = tuple(cut(extents, tokens) for extents in layers)
-    put_layers(writer, copy, layers)
-    return layers != session.layers
+    empty = _put_new_session(writer, sid, session.schema, "")
+    copy = replace(session, sid=sid, slot=empty.slot, unit=empty.unit, generation=writer.generation)
+    replace_session(writer, empty, copy)
+    return tokens is not None and cut_session(writer, copy, (tokens,) * len(copy.layers))
 
 
 def _share_states(writer: Writer, parent: NamespaceRecord, child: NamespaceRecord) -> None:

@@ -18,6 +18,9 @@ from .records import NamespaceRecord
 PREFILL_US_PER_TOKEN = 555
 """Assumed cost of a token whose prefill time nobody measured, as the original server assumes."""
 
+_TOLERANCE = 0.05
+"""A smaller change of priority is not worth moving the unit: appends change it all the time."""
+
 _PRIORITY = struct.Struct(">d")
 
 
@@ -29,9 +32,14 @@ def priority_of(record: NamespaceRecord, inflation: float) -> float:
 
 def enqueue(writer: Writer, record: NamespaceRecord) -> None:
     """Put a unit at its place; a pinned one gets none. The caller stores the record."""
-    remove(writer, record)
-    if not record.pins:
-        record.priority = priority_of(record, writer.totals.inflation)
+    if record.pins:
+        remove(writer, record)
+        record.priority = 0.0
+        return
+    priority = priority_of(record, writer.totals.inflation)
+    if abs(priority - record.priority) > _TOLERANCE * record.priority:
+        remove(writer, record)
+        record.priority = priority
         writer.put("queue", _key(record), record.unit)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Self
 
 import msgpack
@@ -20,7 +19,7 @@ NO_TOKENS = -1
 """`NamespaceRecord.tokens` of a namespace whose sides hold rows but do not agree."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SessionRecord:
     """A session: its schema and where its rows are.
 
@@ -33,6 +32,8 @@ class SessionRecord:
         generation: Moves with every change of its rows.
         layers: Extent list of each layer.
         pages: How many extents name each page.
+        rows: Rows of each layer; not stored, follows from `layers`.
+        live_bytes: Bytes of the rows that can be read; not stored either.
     """
 
     sid: bytes
@@ -43,21 +44,46 @@ class SessionRecord:
     generation: int
     layers: tuple[Extents, ...]
     pages: Mapping[int, int]
+    rows: tuple[int, ...]
+    live_bytes: int
 
-    @cached_property
-    def rows(self) -> tuple[int, ...]:
-        """Rows of each layer."""
-        return tuple(map(rows_of, self.layers))
+    @classmethod
+    def new(cls, sid: bytes, slot: int, unit: bytes, side: int, schema: Schema, generation: int) -> Self:
+        """A session without rows."""
+        return cls(sid, slot, unit, side, schema, generation, (), {}, (), 0)
 
     def rows_in(self, layer: int) -> int:
         """Rows of one layer, 0 for a layer never stored."""
-        return self.rows[layer] if layer < len(self.layers) else 0
+        return self.rows[layer] if layer < len(self.rows) else 0
 
-    @cached_property
-    def live_bytes(self) -> int:
-        """Bytes of the rows that can be read."""
-        schema = self.schema
-        return sum(count * schema.row_bytes(i) for i, count in enumerate(self.rows) if count)
+    def extents_of(self, layer: int) -> Extents:
+        """Extents of one layer, none for a layer never stored."""
+        return self.layers[layer] if layer < len(self.layers) else ()
+
+    def with_layer(self, layer: int, extents: Extents, generation: int) -> SessionRecord:
+        """The session with other extents in one layer, at a cost that does not depend on the other layers."""
+        rows = rows_of(extents)
+        grown = rows - self.rows_in(layer)
+        missing = max(0, layer - len(self.layers))
+        pages = dict(self.pages)
+        for page, _, _ in extents:
+            pages[page] = pages.get(page, 0) + 1
+        for page, _, _ in self.extents_of(layer):
+            pages[page] -= 1
+            if not pages[page]:
+                del pages[page]
+        return SessionRecord(
+            self.sid,
+            self.slot,
+            self.unit,
+            self.side,
+            self.schema,
+            generation,
+            (*self.layers[:layer], *((),) * missing, extents, *self.layers[layer + 1 :]),
+            pages,
+            (*self.rows[:layer], *(0,) * missing, rows, *self.rows[layer + 1 :]),
+            self.live_bytes + grown * self.schema.row_bytes(layer),
+        )
 
     def encode(self) -> bytes:
         """The stored form."""
@@ -78,8 +104,11 @@ class SessionRecord:
     @classmethod
     def decode(cls, raw: bytes) -> Self:
         """The record of a stored form."""
-        sid, slot, unit, side, schema, generation, layers, pages = msgpack.unpackb(raw, use_list=False)
-        return cls(sid, slot, unit, side, Schema.decode(schema), generation, layers, dict(pages))
+        sid, slot, unit, side, encoded, generation, layers, pages = msgpack.unpackb(raw, use_list=False)
+        schema = Schema.decode(encoded)
+        rows = tuple(map(rows_of, layers))
+        live = sum(count * schema.row_bytes(layer) for layer, count in enumerate(rows) if count)
+        return cls(sid, slot, unit, side, schema, generation, layers, dict(pages), rows, live)
 
 
 class _Array:

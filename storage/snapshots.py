@@ -7,9 +7,8 @@ import msgpack
 from .catalog import Writer
 from .engine import Engine
 from .errors import SnapshotLimit, UnknownSnapshot
-from .namespaces import cut_session
 from .records import SessionRecord
-from .units import drop_states, open_unit, refresh
+from .units import cut_session, drop_states, open_unit, refresh
 
 
 def take(engine: Engine, sid: bytes) -> int:
@@ -38,8 +37,7 @@ def restore(engine: Engine, sid: bytes, snapshot: int) -> None:
         if raw is None:
             raise UnknownSnapshot(sid, snapshot)
         rows = msgpack.unpackb(raw)
-        rows += [0] * (len(session.layers) - len(rows))
-        if cut_session(writer, session, tuple(rows[: len(session.layers)])):
+        if cut_session(writer, session, rows + [0] * (len(session.layers) - len(rows))):
             record = open_unit(writer, session.unit, engine.clock())
             drop_states(writer, record)
             refresh(writer, record)

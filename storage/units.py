@@ -6,8 +6,11 @@ of the unit calls `refresh` in the same transaction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from . import refs
 from .catalog import Reader, Writer
+from .extents import cut
 from .names import key_of, sids_of
 from .queue import enqueue, remove
 from .records import NO_TOKENS, NamespaceRecord, SessionRecord, StateRecord
@@ -73,6 +76,25 @@ def drop_states(writer: Writer, record: NamespaceRecord) -> None:
     record.states = 0
 
 
+def replace_session(writer: Writer, old: SessionRecord, new: SessionRecord) -> None:
+    """Store a session with other rows, counting them and the pages. The caller refreshes the unit."""
+    refs.change(writer, old.pages, new.pages)
+    writer.totals.rows += sum(new.rows) - sum(old.rows)
+    writer.put_session(new)
+
+
+def cut_session(writer: Writer, session: SessionRecord, rows: Sequence[int]) -> bool:
+    """Cut each layer to at most so many rows; whether any was longer. The caller refreshes the unit."""
+    shorter = session
+    for layer, limit in enumerate(rows):
+        if session.rows_in(layer) > limit:
+            shorter = shorter.with_layer(layer, cut(session.layers[layer], limit), writer.generation)
+    if shorter is session:
+        return False
+    replace_session(writer, session, shorter)
+    return True
+
+
 def drop_session(writer: Writer, session: SessionRecord) -> None:
     """Remove a session, its rows and its snapshots; the caller sees to the unit."""
     refs.change(writer, session.pages, {})
@@ -82,17 +104,21 @@ def drop_session(writer: Writer, session: SessionRecord) -> None:
 
 
 def _tokens(sessions: list[SessionRecord], sides: int) -> Shape:
-    shapes = [_stored(session.rows) for session in sessions]
+    shapes = {_without_trailing_zeros(session.rows) for session in sessions}
     if not any(shapes):
         return 0, 0
-    if len(shapes) < sides or any(shape != shapes[0] for shape in shapes):
+    if len(sessions) < sides or len(shapes) > 1:
         return NO_TOKENS, 0
-    counts = set(shapes[0].values())
-    return (counts.pop(), len(shapes[0])) if len(counts) == 1 else (NO_TOKENS, 0)
+    shape = shapes.pop()
+    counts = set(shape) - {0}
+    return (counts.pop(), len(shape) - shape.count(0)) if len(counts) == 1 else (NO_TOKENS, 0)
 
 
-def _stored(rows: tuple[int, ...]) -> dict[int, int]:
-    return {layer: count for layer, count in enumerate(rows) if count}
+def _without_trailing_zeros(rows: tuple[int, ...]) -> tuple[int, ...]:
+    end = len(rows)
+    while end and not rows[end - 1]:
+        end -= 1
+    return rows[:end]
 
 
 def _state_bytes(reader: Reader, record: NamespaceRecord) -> int:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pionkv.kernels.formats import LayerSpec
 
-from . import refs
 from .catalog import Reader, Writer
 from .engine import Engine
 from .errors import BadRange, Gap, LayerLimit, RowLimit, Stale, UnknownSession
-from .extents import Extent, Extents, count_pages, splice
+from .extents import Extent, splice
 from .filling import PageWrite
 from .names import sids_of
 from .open_pages import OpenPage
 from .page import PageKind, PageLayout
 from .records import SessionRecord
-from .units import open_unit, refresh
+from .units import open_unit, refresh, replace_session
 
 APPEND_ROWS = 256
 """Least capacity of a page opened for appends: a prefix that grows row by row opens few pages."""
@@ -71,30 +70,10 @@ def _put_run(writer: Writer, session: SessionRecord, layer: int, start: int, run
     rows = session.rows_in(layer)
     if start > rows:
         raise Gap(layer, rows, start)
-    layers = list(session.layers) + [()] * (layer + 1 - len(session.layers))
-    layers[layer] = splice(layers[layer], start, run)
-    put_layers(writer, session, tuple(layers))
-    unit = open_unit(writer, session.unit, 0.0)
-    refresh(writer, unit)
+    extents = splice(session.extents_of(layer), start, run)
+    replace_session(writer, session, session.with_layer(layer, extents, writer.generation))
+    refresh(writer, open_unit(writer, session.unit, 0.0))
     return writer.generation
-
-
-def put_layers(writer: Writer, session: SessionRecord, layers: tuple[Extents, ...]) -> None:
-    """Store a session with other extent lists, and count rows and page references."""
-    pages = count_pages(layers)
-    refs.change(writer, session.pages, pages)
-    changed = SessionRecord(
-        session.sid,
-        session.slot,
-        session.unit,
-        session.side,
-        session.schema,
-        writer.generation,
-        layers,
-        pages,
-    )
-    writer.totals.rows += sum(changed.rows) - sum(session.rows)
-    writer.put_session(changed)
 
 
 def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> Write:
