@@ -73,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
         self._service.metrics.bytes_read += nbytes
+        self.client.last_active = self._service.clock()
         self._parser.received(nbytes)
         self._advance()
 
@@ -228,6 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         """Run one complete command; a slow one is left to a task, and this connection waits for it."""
         client = self.client
         client.commands += 1
+        self._service.metrics.commands += 1
         entry: Entry | None = None
         try:
             entry = self._dispatcher.find(words)

@@ -15,6 +15,9 @@ from .metrics import Metrics
 GATHER_BYTES = 1 << 16
 """Small replies are written together; beyond this many bytes they go out before the read batch ends."""
 
+COPY_BYTES = 1 << 14
+"""Buffers below this size are copied and gathered, too: a write of their own would cost more."""
+
 SLICE_BYTES = 1 << 20
 """Large replies are handed to the transport in slices of this size."""
 
@@ -68,12 +71,13 @@ class Output:
 
     def flush(self) -> None:
         """Hand what was gathered to the transport in one write."""
-        if not self._gathered:
+        gathered = self._gathered
+        if not gathered:
             return
-        data = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
-        self._gathered.clear()
-        self._gathered_bytes = 0
-        self._push(data)
+        self._gathered, size, self._gathered_bytes = [], self._gathered_bytes, 0
+        if self._transport is not None:
+            self._count(size)
+            self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
     @contextmanager
     def reply_in_parts(self) -> Iterator[None]:
@@ -83,37 +87,49 @@ class Output:
         self.unfinished = False
 
     async def send(self, buffers: Iterable[memoryview]) -> None:
-        """Send large buffers without copying them; returns when the system has taken every byte.
+        """Send buffers, large ones without copying; when it returns, none of them is needed any more.
 
         Raises:
             ConnectionResetError: The peer went away before the end.
         """
         if self.muted:
             return
-        self.flush()
         for buffer in buffers:
             for start in range(0, buffer.nbytes, SLICE_BYTES):
-                await self._send_slice(buffer[start : start + SLICE_BYTES])
+                piece = buffer[start : start + SLICE_BYTES]
+                if piece.nbytes < COPY_BYTES:
+                    self.write(bytes(piece))
+                else:
+                    self._push(piece)
+                await self._breathe(piece.nbytes)
 
-    async def _send_slice(self, piece: memoryview) -> None:
+    async def _breathe(self, sent: int) -> None:
+        """Wait for a slow peer; and let other connections have their turn, however fast this one is."""
+        self._turn -= sent
         if self.blocked:
             await self.drained()
-        self._push(piece)
-        if self.blocked:
-            await self.drained()
-            self._turn = TURN_BYTES
-        self._turn -= piece.nbytes
-        if self._turn <= 0:
-            self._turn = TURN_BYTES
+        elif self._turn <= 0:
             await asyncio.sleep(0)
+        else:
+            return
+        self._turn = TURN_BYTES
 
-    def _push(self, data: bytes | memoryview) -> None:
+    def _push(self, data: memoryview) -> None:
+        """Hand what was gathered and `data` to the transport in one vectored write."""
+        gathered, self._gathered = self._gathered, []
+        size = self._gathered_bytes + data.nbytes
+        self._gathered_bytes = 0
         if self._transport is None:
             return
-        size = len(data)
+        self._count(size)
+        if gathered:
+            self._transport.writelines([b"".join(gathered), data])
+        else:
+            self._transport.write(data)
+
+    def _count(self, size: int) -> None:
         self.sent += size
         self._metrics.bytes_written += size
-        self._transport.write(data)
 
     async def drained(self) -> None:
         """Wait until the system has taken everything written so far.

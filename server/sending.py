@@ -43,38 +43,63 @@ def bytes_sent(rows: Rows, form: Form) -> int:
     return rows.count * size
 
 
+def small_reply(client: Client, rows: Rows | None, form: Form) -> bytes | None:
+    """The whole bulk string, if it is small enough to be made on the event loop."""
+    if rows is None:
+        return reply.null(client.protocol)
+    size = bytes_sent(rows, form)
+    if size > INLINE_BYTES:
+        return None
+    count_sent(client, rows, size)
+    element = form.element(rows.spec)
+    if element is None:
+        return reply.bulk(b"".join(rows.parts))
+    out = bytearray(size)
+    _unpack(rows.spec, rows.parts, element, memoryview(out))
+    return reply.bulk(out)
+
+
 async def send_rows(client: Client, found: Iterable[Rows | None], form: Form) -> None:
     """Send one bulk string per layer, null for a layer without rows, in order."""
     for rows in found:
         if rows is None:
             client.out.write(reply.null(client.protocol))
             continue
-        client.out.write(reply.bulk_header(bytes_sent(rows, form)))
+        size = bytes_sent(rows, form)
+        client.out.write(reply.bulk_header(size))
         element = form.element(rows.spec)
         if element is None:
             await client.out.send(rows.parts)
         else:
             await _send_unpacked(client, rows, element)
-        client.out.write(b"\r\n")
+        client.out.write(reply.CRLF)
+        count_sent(client, rows, size)
+
+
+def count_sent(client: Client, rows: Rows, size: int) -> None:
+    """Enter rows into the metrics."""
+    metrics = client.service.metrics
+    metrics.rows_fetched += rows.count
+    metrics.rows_out[rows.spec.format] += size
 
 
 async def _send_unpacked(client: Client, rows: Rows, element: Element) -> None:
     """Two chunks take turns: one is unpacked by a thread while the socket takes the other."""
     service = client.service
     spec, size = rows.spec, rows.spec.dim * element.itemsize
-    pieces = list(_pieces(rows, CHUNK_BYTES // size))
     chunks = [service.chunks.take(), service.chunks.take()]
     job: asyncio.Future[memoryview] | None = None
     try:
-        for index in range(len(pieces) + 1):
+        for batch in _batches(rows, CHUNK_BYTES // size):
             ready = await job if job is not None else None
             job = None
-            if index < len(pieces):
-                part, count = pieces[index]
-                out = chunks[index % 2][: count * size]
-                job = service.loop.run_in_executor(service.threads, _unpack, spec, part, count, element, out)
+            chunks.reverse()
+            job = service.loop.run_in_executor(service.threads, _unpack, spec, batch, element, chunks[0])
             if ready is not None:
                 await client.out.send((ready,))
+        if job is not None:
+            ready, job = await job, None
+            await client.out.send((ready,))
     finally:
         if job is not None:
             await asyncio.wait((job,))
@@ -82,15 +107,27 @@ async def _send_unpacked(client: Client, rows: Rows, element: Element) -> None:
             service.chunks.give(chunk)
 
 
-def _unpack(spec: LayerSpec, part: memoryview, count: int, element: Element, out: memoryview) -> memoryview:
-    unpack(spec, part, count, element, out)
-    return out
+def _unpack(spec: LayerSpec, parts: list[memoryview], element: Element, out: memoryview) -> memoryview:
+    """Unpack parts one after the other; what they fill of `out`."""
+    size = spec.dim * element.itemsize
+    filled = 0
+    for part in parts:
+        count = part.nbytes // spec.row_bytes
+        unpack(spec, part, count, element, out[filled : filled + count * size])
+        filled += count * size
+    return out[:filled]
 
 
-def _pieces(rows: Rows, rows_per_piece: int) -> Iterator[tuple[memoryview, int]]:
-    """The parts cut to at most so many rows."""
-    size = rows.spec.row_bytes
+def _batches(rows: Rows, most: int) -> Iterator[list[memoryview]]:
+    """The parts in batches of at most so many rows, cut where need be."""
+    size, batch, room = rows.spec.row_bytes, list[memoryview](), most
     for part in rows.parts:
-        for start in range(0, part.nbytes, rows_per_piece * size):
-            piece = part[start : start + rows_per_piece * size]
-            yield piece, piece.nbytes // size
+        while part.nbytes:
+            piece, part = part[: room * size], part[room * size :]
+            batch.append(piece)
+            room -= piece.nbytes // size
+            if not room:
+                yield batch
+                batch, room = [], most
+    if batch:
+        yield batch

@@ -11,7 +11,7 @@ from pionkv.storage import Rows
 from ..arguments import Argument, Cursor, blob, integer, keyword, unknown_option
 from ..clients import Client
 from ..dispatch import Handler, Slow
-from ..sending import Form, send_rows
+from ..sending import Form, send_rows, small_reply
 
 FETCH, FETCHALL = "V.FETCH", "V.FETCHALL"
 
@@ -23,7 +23,6 @@ NO_LAYERS = CommandError("ERR", "V.FETCH BATCH: session has no stored layers")
 NO_IDS = CommandError("ERR", "no token IDs provided")
 NATIVE_BY_ID = CommandError("ERR", "FMT NATIVE requires the RANGE or BATCH form")
 BAD_FORM = "{command}: unknown FMT (want F32|F16|NATIVE|RAW)"
-Found = Rows | None
 
 
 def fetch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
@@ -45,7 +44,7 @@ def _by_id(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     if not 0 < end - 3 <= limit:
         raise NO_IDS if end <= 3 else CommandError("ERR", f"V.FETCH: {end - 3} token ids (limit {limit})")
     layer, *ids = map(integer, args[2:end])
-    return _reply(client, [client.service.store.rows_by_id(blob(args[1]), layer, ids)], form)
+    return _reply(client, client.service.store.rows_by_id(blob(args[1]), layer, ids), form)
 
 
 def _range(client: Client, args: Sequence[Argument]) -> bytes | Slow:
@@ -58,7 +57,7 @@ def _range(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     cursor = Cursor(args, 6)
     form = _take_form(FETCH, cursor)
     cursor.end(FETCH)
-    return _reply(client, [client.service.store.rows(blob(args[1]), layer, start, end)], form)
+    return _reply(client, client.service.store.rows(blob(args[1]), layer, start, end), form)
 
 
 def _batch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
@@ -123,27 +122,18 @@ def _take_form(command: str, cursor: Cursor) -> Form:
     return Form.F32
 
 
-def _reply(client: Client, found: list[Found], form: Form) -> bytes | Slow:
-    _count(client, found)
-    return _send(client, b"", found, form)
+def _reply(client: Client, rows: Rows | None, form: Form) -> bytes | Slow:
+    return small_reply(client, rows, form) or _send(client, b"", [rows], form)
 
 
-def _reply_array(client: Client, found: list[Found], form: Form) -> Slow:
-    _count(client, found)
+def _reply_array(client: Client, found: list[Rows | None], form: Form) -> Slow:
     return _send(client, reply.array_header(len(found)), found, form)
 
 
-async def _send(client: Client, header: bytes, found: list[Found], form: Form) -> None:
+async def _send(client: Client, header: bytes, found: list[Rows | None], form: Form) -> None:
     with client.out.reply_in_parts():
         client.out.write(header)
         await send_rows(client, found, form)
-
-
-def _count(client: Client, found: list[Found]) -> None:
-    metrics = client.service.metrics
-    for rows in found:
-        if rows is not None:
-            metrics.rows_fetched += rows.count
 
 
 HANDLERS: dict[str, Handler] = {FETCH: fetch, FETCHALL: fetchall}
