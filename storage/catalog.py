@@ -6,8 +6,6 @@ a reply: LMDB cannot reuse pages that a reader may see. The databases are listed
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +13,8 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from .errors import NoSpace, StoreClosed
+from .errors import CatalogCorrupt, DirectoryError, NoSpace, StoreClosed
+from .files import FULL
 from .names import key_of
 from .records import Counters, NamespaceRecord, PageRecord, SessionRecord
 
@@ -28,6 +27,7 @@ TABLES = (
     "pages",
     "digests",
     "queue",
+    "expiry",
     "snapshots",
     "states",
     "blocks",
@@ -46,7 +46,8 @@ _SPARE_TABLES = 32
 _MAX_READERS = 1024
 _CACHED_SESSIONS = 8192
 _COUNTERS = b"counters"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+CHECKPOINT_BEGUN = b"checkpoint begun"
+"""In `meta`: the transaction at which the last checkpoint read the marks, u64, big-endian like them."""
 
 
 class Reader:
@@ -160,6 +161,17 @@ class Writer(Reader):
         """Store a page's record."""
         self.put("pages", page.to_bytes(8, "big"), record.encode())
 
+    def mark_unsynced(self, page: int) -> None:
+        """The page was written to: the next checkpoint has to sync its file.
+
+        A mark that no checkpoint has read yet is left as it is: that saves appends a dirty page of the
+        catalog.
+        """
+        key = page.to_bytes(8, "big")
+        mark, begun = self.get("unsynced", key), self.get("meta", CHECKPOINT_BEGUN)
+        if mark is None or (begun is not None and mark < begun):
+            self.put("unsynced", key, int(self.txn.id()).to_bytes(8, "big"))
+
     def new_serial(self) -> int:
         """A number never given before."""
         serial = self.totals.next_serial
@@ -209,25 +221,32 @@ class Catalog:
         self, path: Path, map_bytes: int, *, synced: bool, release: Callable[[list[int]], None]
     ) -> None:
         self._path = path
+        self._data = path / "data.mdb"
         self._synced = synced
         self._release = release
         self.sessions: dict[bytes, tuple[bytes, SessionRecord]] = {}
         self._open(map_bytes)
 
     def _open(self, map_bytes: int) -> None:
-        self._env: Any = lmdb.open(
-            str(self._path),
-            map_size=map_bytes,
-            max_dbs=_SPARE_TABLES,
-            max_readers=_MAX_READERS,
-            sync=self._synced,
-            metasync=self._synced,
-            mode=0o600,
-            readahead=False,
-            max_spare_txns=4,
-        )
-        self._env.reader_check()
-        self.tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+        try:
+            env: Any = lmdb.open(
+                str(self._path),
+                map_size=map_bytes,
+                max_dbs=_SPARE_TABLES,
+                max_readers=_MAX_READERS,
+                sync=self._synced,
+                metasync=self._synced,
+                mode=0o600,
+                readahead=False,
+                max_spare_txns=4,
+            )
+            self._env = env
+            pages, page_bytes = env.info()["last_pgno"] + 1, env.stat()["psize"]
+            if self._data.stat().st_size < pages * page_bytes:
+                raise CatalogCorrupt("its file is shorter than its contents")
+            self.tables = {name: env.open_db(name.encode()) for name in TABLES}
+        except (lmdb.Error, OSError) as error:
+            raise DirectoryError(str(self._path), f"the catalog cannot be opened: {error}") from error
 
     def snapshot(self) -> Snapshot:
         """`with catalog.snapshot() as reader`: a consistent view, left once its records are decoded."""
@@ -267,9 +286,9 @@ class Catalog:
                 self.adopt_growth()
                 continue
             except lmdb.Error as error:
-                if _is_full(error):
+                if error.code in FULL:
                     raise NoSpace("the catalog") from error
-                raise
+                raise CatalogCorrupt(str(error)) from error
             if writer.freed:
                 self._release(writer.freed)
             return result
@@ -287,6 +306,18 @@ class Catalog:
         """Bring everything committed to the disk."""
         self._env.sync(True)
 
+    def pin(self) -> tuple[Any, bytes]:
+        """A read transaction at what is committed now, and LMDB's two meta pages as they are then."""
+        if self._env is None:
+            raise StoreClosed
+        # While we hold the write lock nobody commits, so transaction and meta pages belong together.
+        with self._env.begin(write=True) as lock:
+            pin = self._env.begin()
+            with self._data.open("rb") as file:
+                metas = file.read(2 * self._env.stat()["psize"])
+            lock.abort()
+        return pin, metas
+
     def check_readers(self) -> None:
         """Free the reader slots of processes that died."""
         self._env.reader_check()
@@ -294,14 +325,10 @@ class Catalog:
     @property
     def file_bytes(self) -> int:
         """Size of the environment's file."""
-        return (self._path / "data.mdb").stat().st_size
+        return self._data.stat().st_size
 
     def close(self) -> None:
         """Close the environment."""
         if self._env is not None:
             self._env.close()
             self._env = None
-
-
-def _is_full(error: lmdb.Error) -> bool:
-    return error.code in _FULL or any(os.strerror(code) in str(error) for code in _FULL)

@@ -1,12 +1,14 @@
 """The data directory: opened by several processes at once, swept of what the dead left behind.
 
-    lock              held shared by every process that has the directory open
-    writers/<8 hex>   held exclusively by the process that makes pages under this writer number
-    pages/<16 hex>    page files; the upper half of the number is the writer's
-    catalog/          the LMDB environment
+    lock              held shared by every process that has the directory open, exclusively by one that is
+    alone opening           held by the process that is opening or closing it running           names the
+    boot under which it is open; see recovery.py checkpoint        what a machine crash falls back to; see
+    checkpoint.py writers/<8 hex>   held exclusively by the process that makes pages under this writer
+    number pages/<16 hex>    page files; the upper half of the number is the writer's catalog/          the
+    LMDB environment
 
-A page file that the catalog does not name belongs to a write under way if its writer lives, and to nobody
-if not.
+A page file that the catalog does not name belongs to a write under way if its writer lives, and to nobody if
+not.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import DirectoryError
@@ -38,17 +40,45 @@ class Directory:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self.pages, self.catalog, self._writers):
                 folder.mkdir(mode=0o700, exist_ok=True)
-            self._lock_fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock_fd = _open_lock(path / "lock")
+            self._opening_fd = _open_lock(path / "opening")
         except OSError as error:
             raise DirectoryError(str(path), error.strerror or str(error)) from error
-        # Only one process at a time opens or closes: the first and the last do more than the others.
-        fcntl.flock(self._lock_fd, fcntl.LOCK_SH)
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[bool]:
+        """Open or close with no other process doing so; yields whether this one is alone with the directory.
+
+        The process holds the directory afterwards, until `close`.
+        """
+        fcntl.flock(self._opening_fd, fcntl.LOCK_EX)
+        try:
+            yield self._try_alone()
+        finally:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_SH)
+            fcntl.flock(self._opening_fd, fcntl.LOCK_UN)
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[bool]:
+        """The same at the end: yields whether this process was the last, and lets the directory go."""
+        fcntl.flock(self._opening_fd, fcntl.LOCK_EX)
+        try:
+            yield self._try_alone()
+        finally:
+            self.close()
+
+    def _try_alone(self) -> bool:
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def become_writer(self, number: int) -> None:
         """Hold the lock of a writer number, so that others can tell that its pages are in hand."""
         path = self._writers / f"{number:08x}"
         try:
-            self._writer_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._writer_fd = _open_lock(path)
         except OSError as error:
             raise DirectoryError(str(self.path), error.strerror or str(error)) from error
         fcntl.flock(self._writer_fd, fcntl.LOCK_EX)
@@ -74,10 +104,10 @@ class Directory:
 
     def close(self) -> None:
         """Let the directory go."""
-        for fd in (self._writer_fd, self._lock_fd):
+        for fd in (self._writer_fd, self._lock_fd, self._opening_fd):
             if fd >= 0:
                 os.close(fd)
-        self._writer_fd = self._lock_fd = -1
+        self._writer_fd = self._lock_fd = self._opening_fd = -1
 
     def _dead_writers(self) -> set[int]:
         """Writers whose process is gone: the kernel dropped their lock."""
@@ -94,6 +124,10 @@ class Directory:
                 finally:
                     os.close(fd)
         return dead
+
+
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _page_number(name: str) -> int | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from .buffers import Windows
 from .catalog import Catalog, Reader, Writer
+from .checkpoint import Checkpointer
+from .directory import Directory
 from .errors import NameLimit, OutOfBudget, Quarantined, UnknownSession
 from .evict import make_room
 from .maps import PageMaps
@@ -24,27 +25,31 @@ class Engine:
     """The parts of an open store.
 
     Attributes:
-        directory: The data directory.
+        directory: The hold on the data directory.
         options: Its settings.
         clock: Seconds since the epoch.
         catalog: Who, what, which pages.
         pages: Pages open for writing.
         maps: Pages mapped for reading.
+        checkpoints: Makes checkpoints.
         windows: Buffers for writes.
         usage: Uses not yet written to the catalog.
         writing: Units with writes under way in this process; they are not evicted.
+        fragmented: Sessions with a layer in many extents.
         reserved: Bytes of those writes, not yet in the catalog.
     """
 
-    directory: Path
+    directory: Directory
     options: StoreOptions
     clock: Callable[[], float]
     catalog: Catalog
     pages: OpenPages
     maps: PageMaps
+    checkpoints: Checkpointer
     windows: Windows = field(default_factory=Windows)
     usage: Usage = field(default_factory=Usage)
     writing: Counter[bytes] = field(default_factory=Counter)
+    fragmented: set[bytes] = field(default_factory=set)
     reserved: int = 0
 
     def check_name(self, name: bytes) -> None:

@@ -172,6 +172,14 @@ class WriteClosed(StorageError):
         super().__init__("the write is closed")
 
 
+class CatalogCorrupt(StorageError):
+    """A record of the catalog is not what was written."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the catalog is damaged: {reason}")
+        self.reason = reason
+
+
 class PageCorrupt(StorageError):
     """A page file is not what the catalog says it is. Callers see `Quarantined` instead."""
 

@@ -19,6 +19,7 @@ from .catalog import Writer
 from .digest import Piece, encode_piece, piece_rows
 from .engine import Engine
 from .errors import Stale, WriteClosed
+from .files import sync_file, sync_path
 from .open_pages import OpenPage, Tail
 from .options import Durability
 from .page import region_key
@@ -124,8 +125,7 @@ class PageWrite(ABC):
             self._flush()
             if self._done != self.count:
                 raise WriteClosed
-            if self._engine.options.durability is Durability.ALWAYS:
-                os.fdatasync(self._page.fd)
+            self._sync_page()
             generation = self._engine.catalog.write(self._publish)
         except BaseException:
             self.abort()
@@ -155,9 +155,18 @@ class PageWrite(ABC):
         self._engine.check_quarantine(writer, self._unit)
         self._engine.make_room(writer, self._unit, first + self._charge)
         refs.charge(writer, page.number, first + self._charge)
+        if self._engine.options.durability is not Durability.ALWAYS:
+            writer.mark_unsynced(page.number)
         for piece in self._pieces:
             writer.put("digests", *encode_piece(page.number, self._region, piece))
         return self._name_rows(writer)
+
+    def _sync_page(self) -> None:
+        """Under `always` a page, and its name, reach the disk before the catalog names it."""
+        if self._engine.options.durability is Durability.ALWAYS:
+            sync_file(self._page.fd)
+            if not self._page.published:
+                sync_path(self._engine.pages.directory)
 
     def _first_tail(self) -> Tail:
         """The piece to go on with: the region's last one when these rows follow it and it is not full."""

@@ -6,7 +6,6 @@ POSIX.
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 from collections import OrderedDict
@@ -17,10 +16,9 @@ import xxhash
 
 from .digest import Piece
 from .errors import NoHandles, PageCorrupt, PageGone
+from .files import NO_HANDLES
 from .open_pages import page_path
 from .page import BLOCK, BadHeader, PageLayout, parse_header, region_key
-
-_NO_HANDLES = {errno.EMFILE, errno.ENFILE}
 
 Pieces = Callable[[int, int, int, int], list[Piece]]
 """(page, region, start, end) → the digest pieces over those rows."""
@@ -76,6 +74,15 @@ class PageMaps:
             PageCorrupt: The file is not this page, too short, or its bytes fail their digest.
             NoHandles: The process has no file handles left.
         """
+        found, offset, end = self.locate(page, layer, side, row, count)
+        region = region_key(layer, side)
+        if not found.is_verified(region, row, row + count):
+            row_bytes = found.layout.row_bytes(layer, side)
+            self._verify(found, region, row, row + count, offset - row * row_bytes, row_bytes)
+        return found.view[offset:end]
+
+    def locate(self, page: int, layer: int, side: int, row: int, count: int) -> tuple[PageMap, int, int]:
+        """The map of a page, and where in it rows of a region begin and end. Raises as `rows`."""
         found = self._get(page)
         layout = found.layout
         if not layout.has(layer, side):
@@ -87,12 +94,9 @@ class PageMaps:
             raise PageCorrupt(page, f"rows {row}..{row + count} are beyond its capacity")
         if end > len(found.view):
             found = self._reopen(found, end)
-        region = region_key(layer, side)
-        if not found.is_verified(region, row, row + count):
-            self._verify(found, region, row, row + count, offset - row * row_bytes, row_bytes)
-        return found.view[offset:end]
+        return found, offset, end
 
-    def verify_all(self, page: int) -> None:
+    def forget_verified(self, page: int) -> None:
         """Forget what was verified of a page, so that the next reads check it again."""
         found = self._maps.get(page)
         if found is not None:
@@ -156,7 +160,7 @@ class PageMaps:
             except ValueError as error:
                 raise PageCorrupt(page, "an empty file") from error
             except OSError as error:
-                if error.errno not in _NO_HANDLES:
+                if error.errno not in NO_HANDLES:
                     raise PageCorrupt(page, error.strerror or str(error)) from error
                 if not self._maps:
                     raise NoHandles from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from . import refs
@@ -15,6 +15,7 @@ from .errors import (
     SchemaMismatch,
     UnknownNamespace,
 )
+from .expiry import expired, set_expiry
 from .names import K_SUFFIX, V_SUFFIX, key_of, sids_of, unit_of, unit_of_namespace
 from .queue import enqueue
 from .records import NamespaceRecord, SessionRecord, StateRecord
@@ -266,37 +267,55 @@ def fork(engine: Engine, namespace: bytes, child: bytes, tokens: int | None) -> 
     engine.catalog.write(change)
 
 
-def pin(engine: Engine, namespace: bytes, change: int) -> int:
+def pin(engine: Engine, namespace: bytes, step: int) -> int:
     """See `Store.pin` and `Store.unpin`."""
 
-    def edit(record: NamespaceRecord) -> int:
-        record.pins = max(0, record.pins + change)
+    def change(writer: Writer) -> int:
+        record = _namespace(writer, namespace)
+        record.pins = max(0, record.pins + step)
+        enqueue(writer, record)
+        writer.put_namespace(record)
         return record.pins
 
-    return edit_namespace(engine, namespace, edit)
+    return engine.catalog.write(change)
 
 
 def expire(engine: Engine, namespace: bytes, at: float) -> None:
     """See `Store.expire`."""
 
-    def edit(record: NamespaceRecord) -> int:
-        record.expires = at
-        return 0
-
-    edit_namespace(engine, namespace, edit)
-
-
-def edit_namespace(engine: Engine, namespace: bytes, edit: Callable[[NamespaceRecord], int]) -> int:
-    """Change a unit's own fields and its place in the queue. Raises `UnknownNamespace`."""
-
-    def change(writer: Writer) -> int:
+    def change(writer: Writer) -> None:
         record = _namespace(writer, namespace)
-        result = edit(record)
-        enqueue(writer, record)
+        set_expiry(writer, record, max(at, 0.0))
         writer.put_namespace(record)
-        return result
 
-    return engine.catalog.write(change)
+    engine.catalog.write(change)
+
+
+def drop_expired(engine: Engine) -> int:
+    """Remove the namespaces that have ended; how many."""
+    now = engine.clock()
+    dropped = 0
+    while True:
+        with engine.catalog.snapshot() as reader:
+            units = expired(reader, now)
+        if not units:
+            return dropped
+        dropped += drop_units(engine, units)
+
+
+def miss_reason(engine: Engine, namespace: bytes) -> str:
+    """See `Store.miss_reason`."""
+    unit = unit_of_namespace(namespace)
+    with engine.catalog.snapshot() as reader:
+        record = reader.namespace(unit)
+        reason = reader.get("quarantine", key_of(unit))
+    if record is None:
+        return "absent"
+    if reason is not None:
+        return f"quarantined: {reason.decode()}"
+    if 0 < record.expires <= engine.clock():
+        return "expired"
+    return "" if record.is_hit else "incomplete"
 
 
 def blocks(engine: Engine, namespace: bytes) -> tuple[int, bytes] | None:

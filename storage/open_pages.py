@@ -7,18 +7,15 @@ same page, and an unnamed file tells whose it is. Published page rows are never 
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import OrderedDict
 from pathlib import Path
 
 import xxhash
 
-from .errors import DirectoryError, NoSpace, PageCorrupt
+from .errors import DirectoryError, NoHandles, NoSpace, PageCorrupt
+from .files import FULL, NO_HANDLES
 from .page import PageLayout, align, region_key
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NO_HANDLES = {errno.EMFILE, errno.ENFILE}
 
 
 def page_path(directory: Path, page: int) -> Path:
@@ -107,7 +104,12 @@ class OpenPage:
     def extend(self, length: int) -> None:
         """Make the file at least this long; holes take no space."""
         if length > self._length:
-            os.ftruncate(self.fd, length)
+            try:
+                os.ftruncate(self.fd, length)
+            except OSError as error:
+                if error.errno in FULL:
+                    raise NoSpace("a page") from error
+                raise
             self._length = length
 
     def write(self, data: memoryview, offset: int) -> None:
@@ -118,7 +120,7 @@ class OpenPage:
                 data = data[written:]
                 offset += written
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in FULL:
                 raise NoSpace("a page") from error
             raise
 
@@ -136,13 +138,13 @@ class OpenPages:
     """The open pages of this process, the last used kept, found by unit and side.
 
     Args:
-        directory: Where page files are.
+        directory: Where page files are; also an attribute.
         writer: This process' writer number.
         limit: Pages kept open.
     """
 
     def __init__(self, directory: Path, writer: int, limit: int) -> None:
-        self._directory = directory
+        self.directory = directory
         self._next = writer << 32
         self._limit = limit
         self._current: OrderedDict[tuple[bytes, int], OpenPage] = OrderedDict()
@@ -160,17 +162,13 @@ class OpenPages:
 
         Raises:
             NoSpace: The file system takes no more.
+            NoHandles: The process may open no more files.
             DirectoryError: The file cannot be made.
         """
         number = self._next
         self._next += 1
-        path = page_path(self._directory, number)
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            if error.errno in _FULL:
-                raise NoSpace("a page") from error
-            raise DirectoryError(str(self._directory), error.strerror or str(error)) from error
+        path = page_path(self.directory, number)
+        fd = self._open(path)
         page = OpenPage(number, layout, fd)
         try:
             page.write(memoryview(layout.encode(number)), 0)
@@ -186,6 +184,10 @@ class OpenPages:
         while len(self._current) > self._limit:
             self._retire(next(iter(self._current)))
         return page
+
+    def __contains__(self, number: int) -> bool:
+        """Whether the page is open."""
+        return number in self._pages
 
     def done(self, page: OpenPage) -> None:
         """A write in the page has ended: close it if nothing will write to it again."""
@@ -212,6 +214,23 @@ class OpenPages:
             page.pending = page.current = 0
             self._close_if_idle(page)
 
+    def discard(self, page: OpenPage) -> None:
+        """A page was made, but no write to it came about."""
+        self._close_if_idle(page)
+
+    def _open(self, path: Path) -> int:
+        while True:
+            try:
+                return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                if error.errno in FULL:
+                    raise NoSpace("a page") from error
+                if error.errno not in NO_HANDLES:
+                    raise DirectoryError(str(self.directory), error.strerror or str(error)) from error
+                if not self._current:
+                    raise NoHandles from error
+                self._retire(next(iter(self._current)))
+
     def _retire(self, key: tuple[bytes, int]) -> None:
         page = self._current.pop(key, None)
         if page is not None:
@@ -225,4 +244,4 @@ class OpenPages:
             return
         os.close(page.fd)
         if page.doomed or not page.published:
-            page_path(self._directory, page.number).unlink(missing_ok=True)
+            page_path(self.directory, page.number).unlink(missing_ok=True)

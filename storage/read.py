@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from pionkv.kernels.formats import LayerSpec
 
 from .engine import Engine
-from .errors import BadRange, PageCorrupt, PageGone, RowsNotStored
+from .errors import BadRange, PageCorrupt, PageGone, RowsNotStored, Stale
 from .extents import Extents, slice_rows
+from .open_pages import page_path
 from .quarantine import quarantine
 from .records import SessionRecord
 
 T = TypeVar("T")
-
-_ATTEMPTS = 8
-"""Reads of the catalog before a page file that it still names but that is not there counts as lost."""
+Select = Callable[[SessionRecord, int], Extents | None]
+"""The extents to read of a layer; None when the layer holds no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,62 +41,134 @@ class Rows:
         return sum(map(len, self.parts))
 
 
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a run of rows lies.
+
+    Attributes:
+        path: The page file.
+        offset: Where in it the first row begins.
+        nbytes: Bytes of the run.
+    """
+
+    path: Path
+    offset: int
+    nbytes: int
+
+
 def rows(engine: Engine, sid: bytes, layer: int, start: int, end: int) -> Rows | None:
     """See `Store.rows`."""
+    return _read(engine, (sid,), (layer,), _range(start, end))[0]
+
+
+def rows_by_id(engine: Engine, sid: bytes, layer: int, ids: Sequence[int]) -> Rows | None:
+    """See `Store.rows_by_id`."""
+
+    def select(session: SessionRecord, layer: int) -> Extents | None:
+        held = session.rows_in(layer)
+        if not held:
+            return None
+        found: list[tuple[int, int, int]] = []
+        for start, end in _runs(ids):
+            if start < 0 or end > held:
+                raise RowsNotStored(layer, start, end, held)
+            found += slice_rows(session.layers[layer], start, end)
+        return tuple(found)
+
+    return _read(engine, (sid,), (layer,), select)[0]
+
+
+def rows_of_layers(
+    engine: Engine,
+    sids: Sequence[bytes],
+    layers: Sequence[int],
+    start: int,
+    end: int,
+    generations: Sequence[int] | None,
+) -> list[Rows | None]:
+    """See `Store.rows_of_layers`."""
+    return _read(engine, sids, layers, _range(start, end), generations)
+
+
+def locate(engine: Engine, sid: bytes, layer: int, start: int, end: int) -> list[Location] | None:
+    """See `Store.locate`."""
+    select = _range(start, end)
+
+    def attempt() -> list[Location] | None:
+        with engine.catalog.snapshot() as reader:
+            session = engine.session(reader, sid)
+        _map_layer(engine, session, layer, select)
+        found = []
+        for page, row, count in select(session, layer) or ():
+            _, low, high = engine.maps.locate(page, layer, session.side, row, count)
+            found.append(Location(page_path(engine.directory.pages, page), low, high - low))
+        return found or None
+
+    return _guarded(engine, (sid,), attempt)
+
+
+def _range(start: int, end: int) -> Select:
     if not 0 <= start < end:
         raise BadRange(start, end)
 
-    def extents_of(session: SessionRecord) -> Extents | None:
-        held = session.rows_in(layer) if layer >= 0 else 0
+    def select(session: SessionRecord, layer: int) -> Extents | None:
+        held = session.rows_in(layer)
         if not held:
             return None
         if end > held:
             raise RowsNotStored(layer, start, end, held)
         return slice_rows(session.layers[layer], start, end)
 
-    return _read(engine, sid, layer, extents_of)
-
-
-def rows_by_id(engine: Engine, sid: bytes, layer: int, ids: Sequence[int]) -> Rows | None:
-    """See `Store.rows_by_id`."""
-
-    def extents_of(session: SessionRecord) -> Extents | None:
-        held = session.rows_in(layer) if layer >= 0 else 0
-        if not held:
-            return None
-        found: list[tuple[int, int, int]] = []
-        for start, end in _ranges(ids):
-            if start < 0 or end > held:
-                raise RowsNotStored(layer, start, end, held)
-            found += slice_rows(session.layers[layer], start, end)
-        return tuple(found)
-
-    return _read(engine, sid, layer, extents_of)
+    return select
 
 
 def _read(
-    engine: Engine, sid: bytes, layer: int, extents_of: Callable[[SessionRecord], Extents | None]
-) -> Rows | None:
-    for attempt in range(_ATTEMPTS):
+    engine: Engine,
+    sids: Sequence[bytes],
+    layers: Sequence[int],
+    select: Select,
+    generations: Sequence[int] | None = None,
+) -> list[Rows | None]:
+    """Rows of layers, each of every session, all as of one moment."""
+
+    def attempt() -> list[Rows | None]:
         with engine.catalog.snapshot() as reader:
-            session = engine.session(reader, sid)
-        extents = extents_of(session)
-        if extents is None:
-            return None
+            sessions = [engine.session(reader, sid) for sid in sids]
+        for session, generation in zip(sessions, generations or (), strict=False):
+            if session.generation != generation:
+                raise Stale(session.sid)
+        found = [_map_layer(engine, session, layer, select) for layer in layers for session in sessions]
+        for session in sessions:
+            engine.usage.note(session.unit, engine.clock())
+        return found
+
+    return _guarded(engine, sids, attempt)
+
+
+def _map_layer(engine: Engine, session: SessionRecord, layer: int, select: Select) -> Rows | None:
+    extents = select(session, layer) if layer >= 0 else None
+    if extents is None:
+        return None
+    parts = [engine.maps.rows(page, layer, session.side, row, count) for page, row, count in extents]
+    return Rows(session.schema.layer(layer), sum(extent[2] for extent in extents), parts)
+
+
+def _guarded(engine: Engine, sids: Sequence[bytes], attempt: Callable[[], T]) -> T:
+    """Run `attempt`; quarantine what fails its check, unless the catalog has moved on: then run it again."""
+    while True:
         try:
-            parts = [engine.maps.rows(page, layer, session.side, row, count) for page, row, count in extents]
-        except PageGone as error:
-            if attempt < _ATTEMPTS - 1:
-                continue
-            raise quarantine(engine, session.unit, error.page, "its page file is missing") from error
-        except PageCorrupt as error:
-            raise quarantine(engine, session.unit, error.page, str(error)) from error
-        engine.usage.note(session.unit, engine.clock())
-        return Rows(session.schema.layer(layer), sum(extent[2] for extent in extents), parts)
-    raise AssertionError("unreachable")
+            return attempt()
+        except (PageGone, PageCorrupt) as error:
+            quarantine(engine, error, _unit(engine, sids, error.page))
 
 
-def _ranges(ids: Sequence[int]) -> list[tuple[int, int]]:
+def _unit(engine: Engine, sids: Sequence[bytes], page: int) -> bytes:
+    with engine.catalog.snapshot() as reader:
+        sessions = [engine.session(reader, sid) for sid in sids]
+    return next((s.unit for s in sessions if page in s.pages), sessions[0].unit)
+
+
+def _runs(ids: Sequence[int]) -> list[tuple[int, int]]:
     """Runs of consecutive ids as (start, end)."""
     runs: list[tuple[int, int]] = []
     for token in ids:

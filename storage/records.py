@@ -1,4 +1,4 @@
-"""The records of the catalog, as msgpack arrays. docs/catalog.md describes every field.
+"""The records of the catalog: msgpack arrays followed by their xxh3-64. docs/catalog.md lists every field.
 
 Decoded session records are shared through a cache and must not be changed; namespace records are decoded anew
 for each writer and may be.
@@ -6,14 +6,18 @@ for each writer and may be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 import msgpack
+import xxhash
 
+from .errors import CatalogCorrupt
 from .extents import Extents, rows_of
 from .schema import Schema
+
+_SEAL_BYTES = 8
 
 NO_TOKENS = -1
 """`NamespaceRecord.tokens` of a namespace whose sides hold rows but do not agree."""
@@ -87,7 +91,7 @@ class SessionRecord:
 
     def encode(self) -> bytes:
         """The stored form."""
-        packed: bytes = msgpack.packb(
+        return _seal(
             (
                 self.sid,
                 self.slot,
@@ -99,16 +103,28 @@ class SessionRecord:
                 tuple(self.pages.items()),
             )
         )
-        return packed
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
         """The record of a stored form."""
-        sid, slot, unit, side, encoded, generation, layers, pages = msgpack.unpackb(raw, use_list=False)
+        sid, slot, unit, side, encoded, generation, layers, pages = _unseal(raw)
         schema = Schema.decode(encoded)
         rows = tuple(map(rows_of, layers))
         live = sum(count * schema.row_bytes(layer) for layer, count in enumerate(rows) if count)
         return cls(sid, slot, unit, side, schema, generation, layers, dict(pages), rows, live)
+
+
+def _seal(values: Sequence[object]) -> bytes:
+    packed: bytes = msgpack.packb(values)
+    return packed + xxhash.xxh3_64_digest(packed)
+
+
+def _unseal(raw: bytes) -> Any:
+    """LMDB has no checksums: a flipped bit in an extent would be other rows."""
+    packed = raw[:-_SEAL_BYTES]
+    if xxhash.xxh3_64_digest(packed) != raw[-_SEAL_BYTES:]:
+        raise CatalogCorrupt("a record fails its checksum")
+    return msgpack.unpackb(packed, use_list=False)
 
 
 class _Array:
@@ -116,13 +132,12 @@ class _Array:
 
     def encode(self) -> bytes:
         """The stored form."""
-        packed: bytes = msgpack.packb([getattr(self, name) for name in _names(type(self))])
-        return packed
+        return _seal([getattr(self, name) for name in _names(type(self))])
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
         """The record of a stored form."""
-        return cls(*msgpack.unpackb(raw))
+        return cls(*_unseal(raw))
 
 
 _NAMES: dict[type, tuple[str, ...]] = {}

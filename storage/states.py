@@ -17,7 +17,6 @@ from .records import NamespaceRecord, StateRecord
 from .units import open_unit, refresh, refresh_or_remove
 
 MAX_NUMBER = 0xFFFFFFFF
-_ATTEMPTS = 8
 
 
 class StateWrite(PageWrite):
@@ -59,13 +58,18 @@ def begin(engine: Engine, namespace: bytes, number: int, length: int) -> StateWr
         engine.check_quarantine(reader, unit)
         stored = reader.counters().bytes
     engine.reserve(unit, length + 2 * layout.header_bytes, stored)
-    return StateWrite(engine, namespace, engine.pages.create(unit, layout), number, length)
+    page = engine.pages.create(unit, layout)
+    try:
+        return StateWrite(engine, namespace, page, number, length)
+    except BaseException:
+        engine.pages.discard(page)
+        raise
 
 
 def get(engine: Engine, namespace: bytes, number: int) -> memoryview | None:
     """See `Store.state`."""
     unit = unit_of_namespace(namespace)
-    for attempt in range(_ATTEMPTS):
+    while True:
         with engine.catalog.snapshot() as reader:
             engine.check_quarantine(reader, unit)
             state = _find(reader, unit, number)
@@ -73,15 +77,11 @@ def get(engine: Engine, namespace: bytes, number: int) -> memoryview | None:
             return None
         try:
             view = engine.maps.rows(state.page, 0, 0, 0, state.length)
-        except PageGone as error:
-            if attempt < _ATTEMPTS - 1:
-                continue
-            raise quarantine(engine, unit, error.page, "its page file is missing") from error
-        except PageCorrupt as error:
-            raise quarantine(engine, unit, error.page, str(error)) from error
+        except (PageGone, PageCorrupt) as error:
+            quarantine(engine, error, unit)
+            continue
         engine.usage.note(unit, engine.clock())
         return view
-    raise AssertionError("unreachable")
 
 
 def numbers(engine: Engine, namespace: bytes) -> list[int]:

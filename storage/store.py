@@ -11,20 +11,22 @@ from types import TracebackType
 from typing import Self
 
 from . import namespaces, read, snapshots, states, write
-from .catalog import Catalog
-from .digest import pieces_over
-from .directory import Directory
+from .compact import compact
 from .engine import Engine
-from .maps import PageMaps
+from .files import boot_id
 from .names import unit_of, unit_of_namespace
 from .namespaces import PrefixView, SessionView
-from .open_pages import OpenPages, page_path
+from .opening import close_engine, open_engine
 from .options import Durability, StoreOptions
-from .read import Rows
+from .read import Location, Rows
 from .schema import Schema
 from .states import StateWrite
 from .usage import store_usage
+from .verify import verify
 from .write import Write
+
+COMPACTED_PER_TICK = 32 << 20
+"""Bytes of rows that one `tick` rewrites at most, or one piece more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,8 @@ class Store:
     changes something is one transaction: other processes see all of it or nothing.
     """
 
-    def __init__(self, engine: Engine, directory: Directory) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._directory = directory
         self._freed_seen = -1
 
     @classmethod
@@ -74,46 +75,48 @@ class Store:
         options: StoreOptions | None = None,
         *,
         clock: Callable[[], float] = time.time,
+        boot: str | None = None,
     ) -> Self:
-        """Open a data directory, making it when it is missing, and sweep what dead processes left in it.
+        """Open a data directory, making it when it is missing; sweep what dead processes left in it.
 
         Args:
             path: The directory; made with mode 0700.
             options: Settings.
             clock: Seconds since the epoch.
+            boot: Names this run of the machine; by default the operating system's own name for it.
 
         Raises:
             DirectoryError: The directory cannot be used; the text says why.
+            CatalogCorrupt: The catalog is damaged.
         """
-        options = options or StoreOptions()
-        directory = Directory(Path(path).resolve())
-        try:
-            engine = _open_engine(directory, options, clock)
-        except BaseException:
-            directory.close()
-            raise
-        return cls(engine, directory)
+        boot = boot_id() if boot is None else boot
+        return cls(open_engine(Path(path).absolute(), options or StoreOptions(), clock, boot))
 
     def close(self) -> None:
-        """Write usage down and let the directory go. Views handed out stay valid."""
-        engine = self._engine
-        if not engine.catalog.is_open:
-            return
-        self._flush_usage()
-        engine.pages.close()
-        engine.maps.close()
-        if engine.options.durability is not Durability.NONE:
-            engine.catalog.sync()
-        engine.catalog.close()
-        self._directory.close()
+        """Write usage down, sync, and let the directory go. Views handed out stay valid."""
+        if self._engine.catalog.is_open:
+            try:
+                self._flush_usage()
+            finally:
+                close_engine(self._engine)
 
     def tick(self) -> None:
-        """What is due about once a second: usage stamps, expiry, syncing, letting go of freed pages."""
+        """What is due about once a second; takes milliseconds, syncing goes on in a thread of its own.
+
+        Raises:
+            NoSpace: The file system takes no more; the next tick tries again.
+        """
         engine = self._engine
         self._flush_usage()
+        namespaces.drop_expired(engine)
         self._drop_freed_maps()
+        self._compact()
         if engine.options.durability is Durability.EVERYSEC:
-            engine.catalog.sync()
+            engine.checkpoints.tick()
+
+    def sync(self) -> None:
+        """Bring everything committed before the call to the disk, and wait for it."""
+        self._engine.checkpoints.run()
 
     def create_session(self, sid: bytes, schema: Schema) -> int:
         """Make a session, or find it when it exists with the same schema; its slot number.
@@ -172,6 +175,19 @@ class Store:
         """Every namespace, in order of their names. Changes made meanwhile may or may not be seen."""
         return namespaces.iter_namespaces(self._engine)
 
+    def miss_reason(self, namespace: bytes) -> str:
+        """Why `lookup` answers None: absent, expired, incomplete, quarantined and why; empty for a hit."""
+        return namespaces.miss_reason(self._engine, namespace)
+
+    def verify(self, namespace: bytes) -> int:
+        """Check every row and state of a namespace against its digests again; the bytes checked.
+
+        Raises:
+            UnknownNamespace: No such namespace.
+            Quarantined: Bytes fail their check, now or before.
+        """
+        return verify(self._engine, namespace)
+
     def begin_write(self, sid: bytes, layer: int, start: int, count: int) -> Write:
         """Begin to write rows [start, start + count) of a layer, over rows there are or right after.
 
@@ -198,6 +214,41 @@ class Store:
             NoHandles: The process may open no more files.
         """
         return read.rows(self._engine, sid, layer, start, end)
+
+    def rows_of_layers(
+        self,
+        sids: Sequence[bytes],
+        layers: Sequence[int],
+        start: int,
+        end: int,
+        *,
+        generations: Sequence[int] | None = None,
+    ) -> list[Rows | None]:
+        """Rows [start, end) of several layers of several sessions, all as of one moment.
+
+        Args:
+            sids: The sessions.
+            layers: The layers.
+            start: First row.
+            end: One past the last row.
+            generations: The generation each session must still have; None for whatever it has now.
+
+        Returns:
+            One element for each layer and, within it, each session; None where that layer holds no rows.
+
+        Raises:
+            Stale: A session has another generation.
+            UnknownSession, BadRange, RowsNotStored, Quarantined, NoHandles: As `rows`.
+        """
+        return read.rows_of_layers(self._engine, sids, layers, start, end, generations)
+
+    def locate(self, sid: bytes, layer: int, start: int, end: int) -> list[Location] | None:
+        """Where rows [start, end) of a layer lie in page files, for a client that maps them itself.
+
+        Checked and answered as `rows`. A file may be unlinked at any time; one that is open or mapped stays
+        as it is.
+        """
+        return read.locate(self._engine, sid, layer, start, end)
 
     def rows_by_id(self, sid: bytes, layer: int, ids: Sequence[int]) -> Rows | None:
         """Rows in the order asked, which may repeat; None when the layer holds none. Raises as `rows`."""
@@ -346,6 +397,11 @@ class Store:
         if seen:
             self._engine.catalog.write(lambda writer: store_usage(writer, seen))
 
+    def _compact(self) -> None:
+        left = COMPACTED_PER_TICK
+        while left > 0 and self._engine.fragmented:
+            left -= compact(self._engine, self._engine.fragmented.pop(), left)
+
     def _drop_freed_maps(self) -> None:
         """Let go of pages that other processes freed, so that their bytes really are."""
         engine = self._engine
@@ -365,34 +421,3 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _open_engine(directory: Directory, options: StoreOptions, clock: Callable[[], float]) -> Engine:
-    def release(pages: list[int]) -> None:
-        for page in pages:
-            engine.maps.drop(page)
-            if engine.pages.forget(page):
-                page_path(directory.pages, page).unlink(missing_ok=True)
-
-    synced = options.durability is Durability.ALWAYS
-    catalog = Catalog(directory.catalog, options.catalog_map_bytes, synced=synced, release=release)
-
-    def pieces(page: int, region: int, start: int, end: int) -> list[tuple[int, int, int]]:
-        with catalog.snapshot() as reader:
-            return list(pieces_over(reader, page, region, start, end))
-
-    def is_named(page: int) -> bool:
-        with catalog.snapshot() as reader:
-            return reader.page(page) is not None
-
-    try:
-        number = catalog.write(lambda writer: writer.new_writer())
-        directory.become_writer(number)
-        directory.sweep(is_named)
-    except BaseException:
-        catalog.close()
-        raise
-    pages = OpenPages(directory.pages, number, options.max_open_pages)
-    maps = PageMaps(directory.pages, options.max_maps, pieces)
-    engine = Engine(directory.path, options, clock, catalog, pages, maps)
-    return engine

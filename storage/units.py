@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from . import refs
 from .catalog import Reader, Writer
+from .expiry import set_expiry
 from .extents import cut
 from .names import key_of, sids_of
 from .queue import enqueue, remove
@@ -33,12 +34,19 @@ def sessions_of(reader: Reader, unit: bytes) -> list[SessionRecord]:
     return [record for record in found if record is not None]
 
 
-def refresh(writer: Writer, record: NamespaceRecord) -> None:
-    """Sum the unit's sessions up into its record, put it into the eviction queue, and store it."""
+def refresh(writer: Writer, record: NamespaceRecord, *, moved: bool = True) -> None:
+    """Sum the unit's sessions up into its record, put it into the eviction queue, and store it.
+
+    Args:
+        writer: The transaction.
+        record: The unit.
+        moved: Whether what can be read of it has changed, and so its generation.
+    """
     sessions = sessions_of(writer, record.unit)
     record.tokens, record.layers = _tokens(sessions, len(sids_of(record.unit)))
     record.bytes = sum(session.live_bytes for session in sessions) + _state_bytes(writer, record)
-    record.generation = writer.generation
+    if moved:
+        record.generation = writer.generation
     enqueue(writer, record)
     writer.put_namespace(record)
 
@@ -53,6 +61,7 @@ def drop_unit(writer: Writer, record: NamespaceRecord) -> None:
     writer.delete("manifests", uid)
     writer.delete("quarantine", key_of(record.unit))
     remove(writer, record)
+    set_expiry(writer, record, 0.0)
     writer.delete("namespaces", key_of(record.unit))
 
 

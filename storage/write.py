@@ -7,7 +7,7 @@ from pionkv.kernels.formats import LayerSpec
 from .catalog import Reader, Writer
 from .engine import Engine
 from .errors import BadRange, Gap, LayerLimit, RowLimit, Stale, UnknownSession
-from .extents import Extent, splice
+from .extents import splice
 from .filling import PageWrite
 from .names import sids_of
 from .open_pages import OpenPage
@@ -19,6 +19,8 @@ APPEND_ROWS = 256
 """Least capacity of a page opened for appends: a prefix that grows row by row opens few pages."""
 APPEND_REGION_BYTES = 16 << 20
 """Greatest region of a page opened for appends; a single larger write gets the capacity it needs."""
+MAX_EXTENTS = 64
+"""Layers in more extents than this are compacted."""
 
 
 class Write(PageWrite):
@@ -56,39 +58,41 @@ class Write(PageWrite):
             raise UnknownSession(self.sid)
         if session.slot != self._slot:
             raise Stale(self.sid)
-        return _put_run(
-            writer, session, self.layer, self.start, (self._page.number, self._page_row, self.count)
-        )
-
-
-def _put_run(writer: Writer, session: SessionRecord, layer: int, start: int, run: Extent) -> int:
-    """Make `run` the rows from `start` on in a layer, and store the session and its unit; the new generation.
-
-    Raises:
-        Gap: The layer ends before `start`.
-    """
-    rows = session.rows_in(layer)
-    if start > rows:
-        raise Gap(layer, rows, start)
-    extents = splice(session.extents_of(layer), start, run)
-    replace_session(writer, session, session.with_layer(layer, extents, writer.generation))
-    refresh(writer, open_unit(writer, session.unit, 0.0))
-    return writer.generation
+        rows = session.rows_in(self.layer)
+        if self.start > rows:
+            raise Gap(self.layer, rows, self.start)
+        run = (self._page.number, self._page_row, self.count)
+        extents = splice(session.extents_of(self.layer), self.start, run)
+        replace_session(writer, session, session.with_layer(self.layer, extents, writer.generation))
+        refresh(writer, open_unit(writer, session.unit, 0.0))
+        if len(extents) > MAX_EXTENTS:
+            self._engine.fragmented.add(self.sid)
+        return writer.generation
 
 
 def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> Write:
     """See `Store.begin_write`."""
     with engine.catalog.snapshot() as reader:
         session = engine.session(reader, sid)
-        _check(engine, session, layer, start, count)
+    _check(engine, session, layer, start, count)
+    return Write(engine, session, page_for(engine, session, layer, count), layer, start, count)
+
+
+def page_for(engine: Engine, session: SessionRecord, layer: int, count: int) -> OpenPage:
+    """An open page with so many free rows in a layer, once there is room for them.
+
+    Raises:
+        OutOfBudget, NoSpace, NoHandles: As `Store.begin_write`.
+    """
+    with engine.catalog.snapshot() as reader:
         page = _current_page(engine, reader, session, layer, count)
         layout = page.layout if page is not None else _layout(reader, session, layer, count)
         stored = reader.counters().bytes
     needed = count * session.schema.row_bytes(layer) + 2 * layout.header_bytes
     engine.reserve(session.unit, needed, stored)
-    if page is None:
-        page = engine.pages.create(session.unit, layout)
-    return Write(engine, session, page, layer, start, count)
+    if page is not None and page.number in engine.pages:
+        return page
+    return engine.pages.create(session.unit, layout)
 
 
 def _check(engine: Engine, session: SessionRecord, layer: int, start: int, count: int) -> None:

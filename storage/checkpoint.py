@@ -1,0 +1,225 @@
+"""Checkpoints: what a machine crash falls back to when commits are not synced one by one.
+
+LMDB without sync survives a killed process, but after a machine crash its file may hold any mixture of old
+and new pages. Two facts make every state that was synced recoverable:
+
+- LMDB never reuses a page that an open reader may see. So while a reader (the pin) stays at transaction S,
+every page
+  of S stays as it was, whatever is written later.
+- Which pages make up S is said by LMDB's two meta pages alone. So a synced copy of them, put back, brings S
+back.
+
+A checkpoint pins S, syncs the page files that S may name, syncs the catalog, and writes the meta pages into
+the file `checkpoint`; then the pin before it is let go. Processes take turns; any of them syncs for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from .catalog import CHECKPOINT_BEGUN, Catalog, Reader, Writer
+from .files import sync_file, sync_path, write_durably
+from .open_pages import page_path
+
+FILE = "checkpoint"
+_LOCK = "checkpoint.lock"
+_MAGIC = b"PIONCKP1"
+_SEAL = struct.Struct("<Q")
+_STATUS = struct.Struct("<QQ")
+_STATUS_KEY = b"checkpoint"
+
+
+@dataclass
+class _Round:
+    """A checkpoint being made: where it began, the pinned transaction, its meta pages, and the marked pages."""
+
+    begun: bytes
+    pin: Any
+    number: int
+    metas: bytes
+    marks: dict[bytes, bytes]
+
+
+class Checkpointer:
+    """Makes the checkpoints of one process. Belongs to the store's thread.
+
+    Args:
+        directory: The data directory.
+        pages: Where page files are.
+        catalog: The catalog.
+    """
+
+    def __init__(self, directory: Path, pages: Path, catalog: Catalog) -> None:
+        self._file = directory / FILE
+        self._pages = pages
+        self._catalog = catalog
+        self._lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._pin: Any = None
+        self._pinned = 0
+        self._round: _Round | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def tick(self) -> None:
+        """Begin a checkpoint when something changed, or end one whose bytes are on the disk; never blocks."""
+        if self._thread is not None:
+            if not self._thread.is_alive():
+                self._end_thread()
+            return
+        self._drop_overtaken_pin()
+        if self._is_due() and self._try_begin(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            self._thread = threading.Thread(target=self._flush_in_thread, name="pionkv-sync")
+            self._thread.start()
+
+    def run(self) -> None:
+        """Make a checkpoint of everything committed before the call, and wait for it."""
+        if self._thread is not None:
+            self._thread.join()
+            self._end_thread()
+        if self._is_due() and self._try_begin(fcntl.LOCK_EX):
+            try:
+                self._flush()
+            except BaseException:
+                self._abandon()
+                raise
+            self._finish()
+
+    def close(self) -> None:
+        """Let the pin go; the last checkpoint then holds only until the next write."""
+        if self._thread is not None:
+            self._thread.join()
+            self._end_thread()
+        self._unpin()
+        os.close(self._lock)
+
+    def _is_due(self) -> bool:
+        with self._catalog.snapshot() as reader:
+            return int(reader.txn.id()) != _status(reader)[1]
+
+    def _try_begin(self, lock: int) -> bool:
+        try:
+            fcntl.flock(self._lock, lock)
+        except BlockingIOError:
+            return False
+        try:
+            begun = self._catalog.write(_note_begun)
+            pin, metas = self._catalog.pin()
+        except BaseException:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            raise
+        marks = dict(Reader(self._catalog, pin).scan("unsynced"))
+        self._round = _Round(begun, pin, int(pin.id()), metas, marks)
+        return True
+
+    def _flush(self) -> None:
+        """Bring the pinned state to the disk: page files first, then the catalog, then what names it."""
+        found = self._round
+        assert found is not None
+        for key in found.marks:
+            sync_path(page_path(self._pages, int.from_bytes(key, "big")))
+        if found.marks:
+            sync_path(self._pages)
+        self._catalog.sync()
+        body = _MAGIC + struct.pack("<Q", found.number) + found.metas
+        write_durably(self._file, body + _SEAL.pack(xxhash.xxh3_64_intdigest(body)))
+
+    def _flush_in_thread(self) -> None:
+        try:
+            self._flush()
+        except BaseException as error:
+            self._failure = error
+
+    def _end_thread(self) -> None:
+        self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._abandon()
+            raise failure
+        self._finish()
+
+    def _finish(self) -> None:
+        """The checkpoint stands: move the pin, and forget the marks made before it began.
+
+        A mark made since may stand for writes that came after the sync of its page: it stays for the next
+        time.
+        """
+        found = self._round
+        assert found is not None
+        self._unpin()
+        self._pin, self._pinned, self._round = found.pin, found.number, None
+
+        def forget(writer: Writer) -> None:
+            for key, mark in found.marks.items():
+                if mark < found.begun and writer.get("unsynced", key) == mark:
+                    writer.delete("unsynced", key)
+            number = int(writer.txn.id())
+            alone = number == found.number + 1
+            writer.put("meta", _STATUS_KEY, _STATUS.pack(found.number, number if alone else 0))
+
+        try:
+            self._catalog.write(forget)
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _abandon(self) -> None:
+        if self._round is not None:
+            self._round.pin.abort()
+            self._round = None
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _drop_overtaken_pin(self) -> None:
+        """Another process has made a later checkpoint: ours holds pages for nothing."""
+        if self._pin is not None:
+            with self._catalog.snapshot() as reader:
+                overtaken = _status(reader)[0] > self._pinned
+            if overtaken:
+                self._unpin()
+
+    def _unpin(self) -> None:
+        if self._pin is not None:
+            self._pin.abort()
+            self._pin = None
+
+
+def roll_back(directory: Path, data: Path) -> bool:
+    """Put the catalog back to the last checkpoint; False when there is none that can be read.
+
+    Args:
+        directory: The data directory.
+        data: LMDB's file.
+    """
+    try:
+        raw = (directory / FILE).read_bytes()
+    except FileNotFoundError:
+        return False
+    body, seal = raw[: -_SEAL.size], raw[-_SEAL.size :]
+    if body[: len(_MAGIC)] != _MAGIC or _SEAL.pack(xxhash.xxh3_64_intdigest(body)) != seal:
+        return False
+    with contextlib.ExitStack() as stack:
+        fd = os.open(data, os.O_WRONLY | os.O_CLOEXEC)
+        stack.callback(os.close, fd)
+        os.pwrite(fd, body[len(_MAGIC) + 8 :], 0)
+        sync_file(fd)
+    return True
+
+
+def _note_begun(writer: Writer) -> bytes:
+    """From here on a commit marks its pages anew, unless it finds a mark made from here on."""
+    begun = int(writer.txn.id()).to_bytes(8, "big")
+    writer.put("meta", CHECKPOINT_BEGUN, begun)
+    return begun
+
+
+def _status(reader: Reader) -> tuple[int, int]:
+    """The transaction of the last checkpoint, and the one that noted it, if none came in between."""
+    raw = reader.get("meta", _STATUS_KEY)
+    return (0, 0) if raw is None else _STATUS.unpack(raw)

@@ -1,0 +1,94 @@
+"""Opening and closing a data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .catalog import Catalog
+from .checkpoint import Checkpointer
+from .digest import Piece, pieces_over
+from .directory import Directory
+from .engine import Engine
+from .errors import DirectoryError
+from .maps import PageMaps
+from .open_pages import OpenPages, page_path
+from .options import Durability, StoreOptions
+from .recovery import join, mark_closed, recover, settle
+
+
+def open_engine(path: Path, options: StoreOptions, clock: Callable[[], float], boot: str) -> Engine:
+    """Hold the directory, recover it if nobody else has it open, and put the parts of a store together.
+
+    Raises:
+        DirectoryError: The directory cannot be used.
+    """
+    directory = Directory(path)
+    try:
+        with directory.opening() as alone:
+            if not alone:
+                join(directory, options.durability)
+            rolled_back = alone and recover(directory, options.durability, boot)
+            return _assemble(directory, options, clock, rolled_back)
+    except BaseException as error:
+        directory.close()
+        if isinstance(error, OSError):
+            raise DirectoryError(str(path), error.strerror or str(error)) from error
+        raise
+
+
+def close_engine(engine: Engine) -> None:
+    """Sync, let everything go, and if this was the last process, note that nothing is left to recover."""
+    with engine.directory.closing() as last:
+        engine.pages.close()
+        engine.maps.close()
+        try:
+            engine.checkpoints.run()
+        finally:
+            engine.checkpoints.close()
+            engine.catalog.close()
+        if last:
+            mark_closed(engine.directory)
+
+
+def _assemble(
+    directory: Directory, options: StoreOptions, clock: Callable[[], float], rolled_back: bool
+) -> Engine:
+    def release(numbers: list[int]) -> None:
+        for number in numbers:
+            maps.drop(number)
+            if pages.forget(number):
+                page_path(directory.pages, number).unlink(missing_ok=True)
+
+    synced = options.durability is Durability.ALWAYS
+    catalog = Catalog(directory.catalog, options.catalog_map_bytes, synced=synced, release=release)
+    try:
+        writer_number = catalog.write(lambda writer: writer.new_writer())
+        directory.become_writer(writer_number)
+        directory.sweep(lambda page: _is_named(catalog, page))
+        pages = OpenPages(directory.pages, writer_number, options.max_open_pages)
+        maps = PageMaps(directory.pages, options.max_maps, _pieces_of(catalog))
+        checkpoints = Checkpointer(directory.path, directory.pages, catalog)
+        if rolled_back:
+            catalog.write(lambda writer: settle(writer, directory.pages))
+        if options.durability is Durability.EVERYSEC:
+            # The pin of a process that died goes with `check_readers`: ours must be there before.
+            checkpoints.run()
+        catalog.check_readers()
+    except BaseException:
+        catalog.close()
+        raise
+    return Engine(directory, options, clock, catalog, pages, maps, checkpoints)
+
+
+def _is_named(catalog: Catalog, page: int) -> bool:
+    with catalog.snapshot() as reader:
+        return reader.page(page) is not None
+
+
+def _pieces_of(catalog: Catalog) -> Callable[[int, int, int, int], list[Piece]]:
+    def pieces(page: int, region: int, start: int, end: int) -> list[Piece]:
+        with catalog.snapshot() as reader:
+            return list(pieces_over(reader, page, region, start, end))
+
+    return pieces

@@ -1,0 +1,108 @@
+"""What the first process on a data directory sees to: did the machine crash, and what is left?
+
+The file `running` names the boot and the durability under which the directory is open; the last process to
+close it removes the file. Found with another boot's name, it says that the machine went down while the
+directory was open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from .catalog import Writer
+from .checkpoint import FILE, roll_back
+from .directory import Directory
+from .errors import DirectoryError
+from .files import remove_durably, write_durably
+from .open_pages import page_path
+from .options import Durability
+from .quarantine import units_of
+from .records import SessionRecord, StateRecord
+from .units import drop_unit
+
+_RUNNING = "running"
+_GENERATIONS = 1 << 32
+
+
+def recover(directory: Directory, durability: Durability, boot: str) -> bool:
+    """Bring a directory that nobody has open into a usable state, and mark it as running.
+
+    Args:
+        directory: The data directory.
+        durability: What the coming run promises.
+        boot: Name of this boot.
+
+    Returns:
+        Whether the catalog was rolled back to a checkpoint.
+    """
+    marker = directory.path / _RUNNING
+    rolled_back = False
+    with contextlib.suppress(FileNotFoundError):
+        last_boot, last = marker.read_text(encoding="utf-8").split()
+        if last_boot != boot and Durability(last) is not Durability.ALWAYS:
+            rolled_back = Durability(last) is Durability.EVERYSEC and _roll_back(directory)
+            if not rolled_back:
+                _empty(directory)
+    if durability is not Durability.EVERYSEC:
+        # A checkpoint holds only while it is pinned, and only this durability pins.
+        remove_durably(directory.path / FILE)
+    write_durably(marker, f"{boot} {durability.value}\n".encode())
+    return rolled_back
+
+
+def join(directory: Directory, durability: Durability) -> None:
+    """Check that a directory that others have open is used as they use it.
+
+    Raises:
+        DirectoryError: They promise another durability.
+    """
+    last = (directory.path / _RUNNING).read_text(encoding="utf-8").split()[1]
+    if last != durability.value:
+        reason = f"open with durability {last}, asked for {durability.value}"
+        raise DirectoryError(str(directory.path), reason)
+
+
+def mark_closed(directory: Directory) -> None:
+    """The last process has synced and closed: a crash from now on costs nothing."""
+    remove_durably(directory.path / _RUNNING)
+
+
+def settle(writer: Writer, pages: Path) -> int:
+    """After a roll-back: let no generation repeat, and drop units whose page files went in the meantime.
+
+    Returns:
+        The number of units dropped.
+    """
+    writer.totals.generation_base += _GENERATIONS
+    keys = (key for key, _ in writer.scan("pages"))
+    numbers = (int.from_bytes(key, "big") for key in keys)
+    gone = {number for number in numbers if not page_path(pages, number).exists()}
+    if not gone:
+        return 0
+    units = {
+        session.unit
+        for session in (SessionRecord.decode(raw) for _, raw in writer.scan("sessions"))
+        if not gone.isdisjoint(session.pages)
+    }
+    uids = {key[:8] for key, raw in writer.scan("states") if StateRecord.decode(raw).page in gone}
+    units |= units_of(writer, uids)
+    for unit in units:
+        record = writer.namespace(unit)
+        if record is not None:
+            drop_unit(writer, record)
+    return len(units)
+
+
+def _roll_back(directory: Directory) -> bool:
+    data = directory.catalog / "data.mdb"
+    if not data.exists() or not roll_back(directory.path, data):
+        return False
+    (directory.catalog / "lock.mdb").unlink(missing_ok=True)
+    return True
+
+
+def _empty(directory: Directory) -> None:
+    for folder in (directory.catalog, directory.pages):
+        for path in folder.iterdir():
+            path.unlink()
