@@ -55,7 +55,7 @@ class Peer:
 
 @dataclass
 class Row:
-    """One line of a results file. `ratio` is ours over the peer's for rates, the peer's over ours for times."""
+    """One line of a results file; `ratio` says how many times better ours is than the peer."""
 
     work: str
     unit: str
