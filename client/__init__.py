@@ -1,1 +1,31 @@
-"""`PionPromptCache` and the store client."""
+"""`PionPromptCache` for mlx-lm, and `StoreClient` for everything else. Importing this imports no mlx."""
+
+from .errors import (
+    BadReply,
+    ConnectionLost,
+    NotAsked,
+    NotStored,
+    ServerRefused,
+    StoreError,
+    TimedOut,
+    Unavailable,
+    UnsupportedModel,
+)
+from .prompt_cache import PionPromptCache
+from .requests import SessionInfo
+from .store_client import StoreClient
+
+__all__ = [
+    "BadReply",
+    "ConnectionLost",
+    "NotAsked",
+    "NotStored",
+    "PionPromptCache",
+    "ServerRefused",
+    "SessionInfo",
+    "StoreClient",
+    "StoreError",
+    "TimedOut",
+    "Unavailable",
+    "UnsupportedModel",
+]

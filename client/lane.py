@@ -1,0 +1,216 @@
+"""A connection that moves rows: sent without joining them, received straight into their destination.
+
+Blocking, and never longer than a deadline. Whatever goes wrong on the way, the connection is closed: bytes of
+an unfinished reply must not be taken for the next one.
+"""
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pionkv.protocol.errors import CommandError, ProtocolError
+from pionkv.protocol.events import NEED_DATA, Body, BulkMore, Push, Reply, ReplyBulkStart
+from pionkv.protocol.parser_replies import ReplyEvent, ReplyParser
+from pionkv.protocol.request import Word, encode_command
+
+from .deadline import Deadline
+from .endpoint import Endpoint
+from .errors import BadReply, ConnectionLost, ServerRefused, TimedOut
+
+Place = Callable[[int, int], memoryview]
+"""Given the position of a bulk string in a reply and its length, the writable bytes it goes to, as many."""
+
+_MOST_BUFFERS = 64  # per sendmsg; every system takes at least 16 and Linux takes 1,024
+
+
+@dataclass
+class Traffic:
+    """Bytes moved, counted over any number of connections."""
+
+    received: int = 0
+    sent: int = 0
+
+
+class Lane:
+    """One connection to a server. Not thread-safe.
+
+    Attributes:
+        pending: Commands sent whose replies have not been received.
+    """
+
+    def __init__(self, connection: socket.socket, traffic: Traffic | None = None) -> None:
+        """Take over a connected socket.
+
+        Args:
+            connection: The socket; it is closed with this object.
+            traffic: Where the bytes are counted.
+        """
+        self._socket: socket.socket | None = connection
+        self._traffic = traffic or Traffic()
+        # Rows of a short prefix are small bulks: announced like large ones, they take the same path.
+        self._parser = ReplyParser(large_bulk=1)
+        self.pending = 0
+
+    @classmethod
+    def open(cls, endpoint: Endpoint, deadline: Deadline, traffic: Traffic | None = None) -> "Lane":
+        """Connect, say who we are, and see that the server answers.
+
+        Raises:
+            Unavailable: The server cannot be reached or does not answer in time.
+            ServerRefused: The server wants another password.
+        """
+        with _translated(deadline):
+            lane = cls(endpoint.connect(deadline), traffic)
+        try:
+            for command in endpoint.greeting:
+                lane.send(command, deadline)
+                lane.receive(deadline)
+        except BaseException:
+            lane.close()
+            raise
+        return lane
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has been closed."""
+        return self._socket is None
+
+    def close(self) -> None:
+        """Close the connection; more than once does nothing."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def send(self, command: Sequence[Word], deadline: Deadline) -> None:
+        """Send a command; its reply is to be received later, in order.
+
+        Args:
+            command: Name and arguments. A large memoryview is not copied.
+            deadline: Bounds the wait for the server to take the bytes.
+
+        Raises:
+            Unavailable: The connection broke or stalled. It was closed.
+        """
+        buffers = [memoryview(piece).cast("B") for piece in encode_command(command)]
+        with self._closing_on_error(deadline) as connection:
+            while buffers:
+                connection.settimeout(deadline.wait())
+                sent = connection.sendmsg(buffers[:_MOST_BUFFERS])
+                self._traffic.sent += sent
+                buffers = _unsent(buffers, sent)
+        self.pending += 1
+
+    def receive(self, deadline: Deadline) -> object:
+        """The next reply; bulk strings in it are bytes.
+
+        Raises:
+            ServerRefused: It is an error reply. The connection stays open.
+            BadReply: The server broke the protocol. The connection was closed.
+            Unavailable: The connection broke or stalled. It was closed.
+        """
+        with self._closing_on_error(deadline) as connection:
+            value = self._next_reply(connection, deadline, None)
+        return _raised_or(_as_bytes(value))
+
+    def receive_rows(self, place: Place, deadline: Deadline) -> int:
+        """The next reply, which must be a bulk string or an array of them, put where `place` says.
+
+        Returns:
+            The number of bulk strings.
+
+        Raises:
+            ServerRefused: It is an error reply. The connection stays open.
+            BadReply: It is anything else, or `place` refused a length. The connection was closed.
+            Unavailable: The connection broke or stalled. It was closed.
+        """
+        with self._closing_on_error(deadline) as connection:
+            value = self._next_reply(connection, deadline, place)
+            items = value if isinstance(value, list) else [value]
+            if not isinstance(value, CommandError) and not all(isinstance(item, Body) for item in items):
+                raise BadReply("the reply holds something else than rows")
+        _raised_or(value)
+        return len(items)
+
+    def _next_reply(self, connection: socket.socket, deadline: Deadline, place: Place | None) -> object:
+        parser = self._parser
+        while True:
+            event: ReplyEvent = parser.next_event()
+            if event is NEED_DATA:
+                self._fill(connection, deadline)
+            elif isinstance(event, Reply):
+                self.pending -= 1
+                return event.value
+            elif isinstance(event, ReplyBulkStart):
+                if place is None:
+                    parser.collect()
+                else:
+                    parser.direct(_destination(place, event))
+            elif isinstance(event, BulkMore):
+                raise BadReply("a destination is shorter than its bulk string")
+            elif not isinstance(event, Push):
+                raise AssertionError(f"unknown event {event!r}")
+
+    def _fill(self, connection: socket.socket, deadline: Deadline) -> None:
+        connection.settimeout(deadline.wait())
+        count = connection.recv_into(self._parser.get_buffer())
+        if count == 0:
+            raise ConnectionLost("the server ended the connection")
+        self._traffic.received += count
+        self._parser.received(count)
+
+    @contextmanager
+    def _closing_on_error(self, deadline: Deadline) -> Iterator[socket.socket]:
+        """The socket, closed when anything at all goes wrong while it is used, an interrupt included."""
+        if self._socket is None:
+            raise ConnectionLost("the connection is closed")
+        try:
+            with _translated(deadline):
+                yield self._socket
+        except BaseException:
+            self.close()
+            raise
+
+
+@contextmanager
+def _translated(deadline: Deadline) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError as error:
+        deadline.wait()  # raises when the whole time is over; else it was a silence
+        raise TimedOut("the server is silent") from error
+    except OSError as error:
+        raise ConnectionLost(str(error)) from error
+    except ProtocolError as error:
+        raise BadReply(str(error)) from error
+
+
+def _destination(place: Place, bulk: ReplyBulkStart) -> memoryview:
+    if len(bulk.path) > 1:
+        raise BadReply("rows within a nested array")
+    destination = place(bulk.path[0] if bulk.path else 0, bulk.length)
+    if destination.nbytes != bulk.length:
+        raise BadReply(f"{bulk.length} bytes of rows where {destination.nbytes} were expected")
+    return destination
+
+
+def _unsent(buffers: list[memoryview], sent: int) -> list[memoryview]:
+    for index, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [buffer[sent:], *buffers[index + 1 :]]
+        sent -= len(buffer)
+    return []
+
+
+def _as_bytes(value: object) -> object:
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, list):
+        return [_as_bytes(item) for item in value]
+    return value
+
+
+def _raised_or(value: object) -> object:
+    if isinstance(value, CommandError):
+        raise ServerRefused(str(value))
+    return value

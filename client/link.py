@@ -1,0 +1,135 @@
+"""One connection: opened when needed, replaced when it broke, left alone while the server is down."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from .breaker import Breaker
+from .deadline import Clock, Deadline
+from .endpoint import Endpoint
+from .errors import BadReply, ConnectionLost, NotAsked, NotStored, ServerRefused, Unavailable
+from .lane import Lane, Traffic
+
+T = TypeVar("T")
+Work = Callable[[Lane, Deadline], T]
+
+
+class Link:
+    """Runs exchanges with a server, each within a deadline. Thread-safe: one exchange at a time.
+
+    Attributes:
+        endpoint: Where the server is.
+        traffic: Bytes moved so far.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        total: float,
+        silence: float,
+        connect: float,
+        breaker: Breaker | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Prepare; nothing is connected yet.
+
+        Args:
+            endpoint: Where the server is.
+            total: Seconds that one exchange may take.
+            silence: Seconds without a byte after which the server counts as hung.
+            connect: Seconds until a new connection must have answered.
+            breaker: Decides whether a server that failed is asked again; None asks always.
+            clock: Source of the time, in seconds.
+        """
+        self.endpoint = endpoint
+        self.traffic = Traffic()
+        self._total = total
+        self._silence = silence
+        self._connect = connect
+        self._clock = clock
+        self._breaker = breaker
+        self._lock = threading.Lock()
+        self._lane: Lane | None = None
+        self._owner = os.getpid()
+
+    def exchange(self, work: Work[T]) -> T:
+        """Run `work` on a connection.
+
+        A connection that was kept from an earlier exchange may have ended since, as when the server was
+        restarted. If it turns out so, the work is run once more on a new one: it must bear being repeated.
+
+        Raises:
+            Unavailable: The server cannot be used now.
+            BadReply: The server answered nonsense.
+            ServerRefused: The server answered `work` with an error.
+        """
+        with self._lock:
+            if self._breaker is not None and not self._breaker.allows():
+                raise NotAsked(f"{self.endpoint} failed a moment ago")
+            try:
+                result = self._attempts(work)
+            except (Unavailable, BadReply):
+                self._note(failed=True)
+                raise
+            except (ServerRefused, NotStored):
+                self._note(failed=False)
+                raise
+            self._note(failed=False)
+            return result
+
+    def close(self) -> None:
+        """Close the connection; a later exchange opens another."""
+        with self._lock:
+            self._drop()
+
+    def _note(self, *, failed: bool) -> None:
+        if self._breaker is None:
+            return
+        if failed:
+            self._breaker.failed()
+        else:
+            self._breaker.succeeded()
+
+    def _attempts(self, work: Work[T]) -> T:
+        deadline = Deadline(self._total, self._silence, clock=self._clock)
+        kept = self._kept()
+        if kept is not None:
+            try:
+                return self._run(work, kept, deadline)
+            except ConnectionLost:
+                pass
+        return self._run(work, self._open(deadline), deadline)
+
+    def _run(self, work: Work[T], lane: Lane, deadline: Deadline) -> T:
+        try:
+            result = work(lane, deadline)
+        except (ServerRefused, NotStored):
+            # Answers like any other, unless replies are outstanding: those would be taken for the next ones.
+            if lane.pending:
+                self._drop()
+            raise
+        except BaseException:
+            self._drop()
+            raise
+        return result
+
+    def _kept(self) -> Lane | None:
+        if self._owner != os.getpid():
+            # After a fork the connection belongs to the parent, which still talks on it.
+            self._lane, self._owner = None, os.getpid()
+        return self._lane
+
+    def _open(self, deadline: Deadline) -> Lane:
+        try:
+            self._lane = Lane.open(self.endpoint, deadline.within(self._connect), self.traffic)
+        except ServerRefused as error:
+            raise Unavailable(f"{self.endpoint} refuses this client: {error}") from error
+        return self._lane
+
+    def _drop(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.close()

@@ -1,0 +1,235 @@
+"""`PionPromptCache`: restore a prefix's K/V instead of prefilling it; publish it after the first prefill."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import plan as plans
+from .admission import Admission
+from .breaker import Breaker
+from .deadline import Clock, Deadline
+from .endpoint import DEFAULT_PORT, Endpoint
+from .errors import StoreError, UnsupportedModel
+from .lane import Lane
+from .link import Link, Work
+from .stats import Stats
+
+if TYPE_CHECKING:
+    from .prefix import Shape
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class PionPromptCache:
+    """A prompt cache for mlx-lm that is kept in a store and shared by every process that asks it.
+
+    `get_or_prefill` returns caches that are ready for mlx-lm's `generate_step` or `stream_generate` with the
+    rest of the prompt, whatever happens to the server: one that is down, slow, stopped or wrong costs at most
+    the deadline, after which the model prefills. Thread-safe.
+
+    Example::
+
+        cache = PionPromptCache(model)
+        caches = cache.get_or_prefill(prefix_ids, cache.make_namespace(model_name, system_prompt))
+        for token, _ in generate_step(mx.array(suffix_ids), model, prompt_cache=caches):
+            ...
+
+    The namespace stands for the prefix: it has to differ whenever the model or a token of the prefix does.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        vquant: str = plans.AUTO,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        stage2: bool = False,
+        admission_threshold: int = 1,
+        boundary_protect: int = 0,
+        prefill_chunk_size: int | None = None,
+        softmax_bitexact: bool = False,
+        *,
+        unix_socket_path: str | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        deadline: float = 10.0,
+        silence: float = 2.0,
+        connect_timeout: float = 0.5,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Prepare; the server is not asked before it is needed.
+
+        Args:
+            model: An mlx-lm model. None is enough for `lookup`.
+            vquant: Format of the stored rows, by name. "auto" is the model's own element type, which restores
+                the same bits; other formats take less room and restore something close.
+            host: The server's name or address.
+            port: The server's TCP port.
+            stage2: Taken for compatibility. Attention is not computed in the server; nothing changes.
+            admission_threshold: A prefix is published at its so-many-th miss in this process.
+            boundary_protect: If above 0, `vquant` is used for the values of the middle layers only; the first
+                and the last so many layers, and all keys, are kept in 16 bits.
+            prefill_chunk_size: Tokens prefilled at once; 2,048 by default, 256 on a CPU. Processes that
+                are to get the same bits need the same size.
+            softmax_bitexact: Taken for compatibility: with `vquant="auto"` every restore has the same bits.
+            unix_socket_path: Path of the server's Unix socket, used instead of host and port.
+            username: User that the password belongs to.
+            password: The server's password.
+            deadline: Seconds that a restore, or a publication, may take in all.
+            silence: Seconds without a byte moving after which the server counts as hung.
+            connect_timeout: Seconds within which a new connection must have answered.
+            clock: Source of the time, in seconds.
+
+        Raises:
+            UnknownFormat: There is no format of that name.
+            FormatError: The format cannot hold the model's rows.
+            ValueError: A number is out of its range.
+        """
+        if admission_threshold < 1:
+            raise ValueError(f"admission_threshold is {admission_threshold}, it must be at least 1")
+        if prefill_chunk_size is not None and prefill_chunk_size < 1:
+            raise ValueError(f"prefill_chunk_size is {prefill_chunk_size}, it must be at least 1")
+        if stage2:
+            warnings.warn("stage2 has no effect: attention is computed in the model", stacklevel=2)
+        self.model = model
+        self.softmax_bitexact = softmax_bitexact
+        self._chunk = prefill_chunk_size
+        self._clock = clock
+        self._stats = Stats()
+        self._admission = Admission(admission_threshold)
+        endpoint = Endpoint(host, port, unix_socket_path, username, password)
+        self._link = Link(
+            endpoint,
+            total=deadline,
+            silence=silence,
+            connect=connect_timeout,
+            breaker=Breaker(clock=clock),
+            clock=clock,
+        )
+        self._shape = None if model is None else self._shape_of(model, vquant, boundary_protect)
+
+    @staticmethod
+    def make_namespace(*parts: str) -> str:
+        """A name for what the parts identify: 32 hex digits of the SHA-256 of the parts joined by ``|``."""
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()[:32]
+
+    def lookup(self, namespace: str) -> bool:
+        """Whether the server holds the prefix; False when it cannot be asked."""
+
+        def ask(lane: Lane, deadline: Deadline) -> object:
+            lane.send(("KV.PREFIX.LOOKUP", namespace), deadline)
+            return lane.receive(deadline)
+
+        return self._try(ask)[0] == "HIT"
+
+    def get_or_prefill(self, prefix_token_ids: Sequence[int], namespace: str) -> list[Any]:
+        """Caches that hold exactly the prefix: restored if the server has it, prefilled and published if not.
+
+        Args:
+            prefix_token_ids: The whole prefix. What follows, at least one token, goes to the generation loop.
+            namespace: Name of the prefix, the same in all processes; see `make_namespace`.
+
+        Returns:
+            One mlx-lm cache a layer, not shared with anything: it may be written to.
+
+        Raises:
+            RuntimeError: This object was made without a model.
+        """
+        if self.model is None:
+            raise RuntimeError("get_or_prefill needs a model")
+        ids = [int(token) for token in prefix_token_ids]
+        if self._shape is None or not ids:
+            return self._prefill(ids)
+        restored = self._restore(self._shape, ids, namespace)
+        if restored is not None:
+            return restored
+        caches = self._prefill(ids)
+        if self._admission.admits(namespace):
+            self._publish(self._shape, caches, len(ids), namespace)
+        else:
+            self._stats.add(admission_skips=1)
+        return caches
+
+    def stats(self) -> dict[str, int | float | str | None]:
+        """Counters, milliseconds, bytes moved, and why the last miss or failed publication came about."""
+        return self._stats.report(self._link.traffic, admission_threshold=self._admission.threshold)
+
+    def close(self) -> None:
+        """Close the connection. The object stays usable and connects again."""
+        self._link.close()
+
+    def __enter__(self) -> PionPromptCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _shape_of(self, model: Any, vquant: str, boundary_protect: int) -> Shape | None:
+        from .layout import read_layout
+        from .prefix import Shape
+        from .rows import load_kernels
+
+        try:
+            layout = read_layout(model)
+        except UnsupportedModel as error:
+            self._stats.unsupported = str(error)
+            _log.warning("prefixes are not stored: %s", error)
+            return None
+        shape = Shape(layout, plans.make_plan(layout, vquant, boundary_protect))
+        load_kernels(shape.layout, shape.plan)
+        return shape
+
+    def _prefill(self, ids: list[int]) -> list[Any]:
+        from .prefill import default_chunk, prefill
+
+        begin = self._clock()
+        caches = prefill(self.model, ids, self._chunk or default_chunk())
+        self._stats.last_prefill_ms = self._since(begin)
+        return caches
+
+    def _restore(self, shape: Shape, ids: list[int], namespace: str) -> list[Any] | None:
+        from .prefix import restore
+
+        begin = self._clock()
+        caches, reason = self._try(lambda lane, deadline: restore(lane, deadline, namespace, shape, len(ids)))
+        self._stats.add(fetch_ms_total=self._since(begin), hits=caches is not None, misses=caches is None)
+        if caches is None:
+            self._stats.last_miss = reason
+        return caches
+
+    def _publish(self, shape: Shape, caches: list[Any], tokens: int, namespace: str) -> None:
+        from .prefix import publish
+
+        prefill_ms = round(self._stats.last_prefill_ms)
+        begin = self._clock()
+        done, reason = self._try(
+            lambda lane, deadline: publish(lane, deadline, namespace, shape, caches, tokens, prefill_ms)
+        )
+        self._stats.add(store_ms_total=self._since(begin), stores=done is not None)
+        if done is None:
+            self._stats.last_unpublished = reason
+        else:
+            self._admission.forget(namespace)
+
+    def _try(self, work: Work[T]) -> tuple[T | None, str]:
+        """Run an exchange. Whatever goes wrong is counted, and means that there is a reason and no result."""
+        try:
+            return self._link.exchange(work), ""
+        except StoreError as error:
+            self._stats.failed(error)
+            return None, str(error)
+        except Exception as error:
+            # A mistake of ours must not end somebody's generation either, but it is not kept quiet.
+            _log.exception("the prompt cache failed; prefilling instead")
+            self._stats.failed(error)
+            return None, f"{type(error).__name__}: {error}"
+
+    def _since(self, begin: float) -> float:
+        return (self._clock() - begin) * 1000

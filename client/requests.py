@@ -1,0 +1,113 @@
+"""The store's commands as a client writes them, and the texts it reads back. Does no I/O."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pionkv.kernels.formats import Element, LayerSpec
+from pionkv.protocol.request import Word
+
+from .errors import BadReply
+
+Name = str | bytes
+Command = Sequence[Word]
+
+
+def as_bytes(name: Name) -> bytes:
+    """A name as it goes over the wire."""
+    return name.encode() if isinstance(name, str) else name
+
+
+def sessions_of(namespace: Name) -> tuple[bytes, bytes]:
+    """The names of the two sessions of a prefix: keys, values."""
+    name = as_bytes(namespace)
+    return name + b"_pk", name + b"_pv"
+
+
+def create(sid: Name, specs: LayerSpec | Sequence[LayerSpec]) -> Command:
+    """`V.CREATE`, uniform for one spec and with a schema for a list of them."""
+    if isinstance(specs, LayerSpec):
+        return ("V.CREATE", as_bytes(sid), specs.dim, "VQUANT", specs.format)
+    return ("V.CREATE", as_bytes(sid), "SCHEMA", *_schema(specs))
+
+
+def register(
+    namespace: Name,
+    keys: LayerSpec | Sequence[LayerSpec],
+    values: Sequence[LayerSpec] | None = None,
+    prefill_ms: int | None = None,
+) -> Command:
+    """`KV.PREFIX.REGISTER`, uniform for one spec and with schemas for two lists of them."""
+    cost: Command = () if prefill_ms is None else ("PREFILL_MS", prefill_ms)
+    if isinstance(keys, LayerSpec):
+        return ("KV.PREFIX.REGISTER", as_bytes(namespace), keys.dim, keys.format, *cost)
+    schemas = ("SCHEMA", "K", *_schema(keys), "V", *_schema(values or keys))
+    return ("KV.PREFIX.REGISTER", as_bytes(namespace), *schemas, *cost)
+
+
+def store(sid: Name, layer: int, start: int, count: int, rows: memoryview, form: str) -> Command:
+    """`V.STOREBATCH`; `form` is F32, F16, BF16 or RAW."""
+    option: Command = () if form == Element.F32.name else ("FMT", form)
+    return ("V.STOREBATCH", as_bytes(sid), layer, start, count, rows, *option)
+
+
+def fetch_all(namespace: Name, start: int, end: int, form: str) -> Command:
+    """`V.FETCHALL` of both sides and all layers."""
+    return ("V.FETCHALL", *sessions_of(namespace), start, end, "FMT", form)
+
+
+def _schema(specs: Sequence[LayerSpec]) -> Command:
+    return (len(specs), *(_spec(spec) for spec in specs))
+
+
+def _spec(spec: LayerSpec) -> str:
+    rope = f",rope={spec.rope}" if spec.rope else ""
+    return f"fmt={spec.format},dim={spec.dim}{rope}"
+
+
+def read_lines(reply: object) -> dict[str, str]:
+    """The `name:value` lines of an INFO-like reply.
+
+    Raises:
+        BadReply: It is no text of that kind.
+    """
+    if not isinstance(reply, bytes):
+        raise BadReply("a text was expected")
+    lines = reply.decode("utf-8", "replace").splitlines()
+    return {name: value for name, mark, value in (line.partition(":") for line in lines) if mark}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """What `V.INFO` says about a session.
+
+    Attributes:
+        specs: Format and dim of each layer.
+        rows: Rows that each layer holds.
+    """
+
+    specs: tuple[LayerSpec, ...]
+    rows: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, reply: object) -> "SessionInfo":
+        """Read the reply of `V.INFO <sid>`.
+
+        Raises:
+            BadReply: It is not such a reply.
+        """
+        lines = read_lines(reply)
+        try:
+            layers = range(int(lines["num_layers"]))
+            dim, name = lines["value_dim"], lines["v_format"]
+            specs = tuple(
+                LayerSpec(
+                    lines.get(f"layer_{layer}_fmt", name),
+                    int(lines.get(f"layer_{layer}_dim", dim)),
+                    int(lines.get(f"layer_{layer}_rope", 0)),
+                )
+                for layer in layers
+            )
+            rows = tuple(int(lines.get(f"layer_{layer}_tokens", 0)) for layer in layers)
+        except (KeyError, ValueError) as error:
+            raise BadReply("V.INFO answered something else") from error
+        return cls(specs, rows)

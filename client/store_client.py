@@ -1,0 +1,277 @@
+"""`StoreClient`: the store's commands as methods.
+
+Small commands go through redis-py, rows through a lane of their own: redis-py assembles a reply in memory and
+copies it, a lane receives it where it is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import redis
+from numpy.typing import NDArray
+from pionkv.kernels.formats import LayerSpec
+
+from . import requests
+from .deadline import Deadline
+from .endpoint import DEFAULT_PORT, Endpoint
+from .errors import BadReply, ServerRefused, Unavailable
+from .lane import Lane
+from .link import Link
+from .requests import Name, SessionInfo
+
+FetchForm = Literal["F32", "F16", "RAW"]
+StoreForm = Literal["F32", "F16", "BF16", "RAW"]
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "RAW": np.dtype("u1"),
+}
+
+Rows = NDArray[Any]
+"""Rows of one layer, an array ``(rows, dim)``; of form RAW ``(rows, bytes of a row)``."""
+
+
+class StoreClient:
+    """A connection to a store.
+
+    Attributes:
+        redis: The redis-py client that small commands go through, for any command without a method here.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        unix_socket_path: str | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        timeout: float = 30.0,
+        silence: float = 5.0,
+        connect_timeout: float = 2.0,
+    ) -> None:
+        """Prepare; connections are opened when they are needed.
+
+        Args:
+            host: The server's name or address.
+            port: The server's TCP port.
+            unix_socket_path: Path of the server's Unix socket, used instead of host and port.
+            username: User that the password belongs to.
+            password: The server's password.
+            timeout: Seconds that one call may take in all.
+            silence: Seconds without a byte moving after which the server counts as hung.
+            connect_timeout: Seconds within which a new connection must have answered.
+        """
+        self.redis = redis.Redis(
+            host=host,
+            port=port,
+            unix_socket_path=unix_socket_path,
+            username=username,
+            password=password,
+            socket_timeout=silence,
+            socket_connect_timeout=connect_timeout,
+        )
+        endpoint = Endpoint(host, port, unix_socket_path, username, password)
+        self._link = Link(endpoint, total=timeout, silence=silence, connect=connect_timeout)
+
+    def ping(self) -> None:
+        """See that the server answers.
+
+        Raises:
+            Unavailable: It does not. Every method raises this.
+        """
+        self._call("PING")
+
+    # Sessions
+
+    def create(self, sid: Name, specs: LayerSpec | Sequence[LayerSpec]) -> int:
+        """Make a session, all layers alike or each as listed; the same again changes nothing.
+
+        Returns:
+            Its slot.
+
+        Raises:
+            ServerRefused: The session exists with another schema, or the schema is not possible.
+        """
+        return _integer(self._call(*requests.create(sid, specs)))
+
+    def store(self, sid: Name, layer: int, start: int, rows: Rows, form: StoreForm | None = None) -> None:
+        """Write rows from row `start` on, which may be at most the layer's number of rows.
+
+        Args:
+            sid: The session.
+            layer: The layer.
+            start: The first row that is written.
+            rows: The rows, in little-endian elements.
+            form: Type of the elements; needed for BF16 (an array of uint16) and RAW (uint8, rows as stored).
+
+        Raises:
+            TypeError: The array's type does not fit the form.
+            ServerRefused: There is no such session, a gap would arise, a value cannot be stored, or there is
+                no room.
+        """
+        form = form or _form_of(rows)
+        if rows.ndim != 2 or rows.dtype != _DTYPES[form]:
+            raise TypeError(f"rows of form {form} are an array (rows, n) of {_DTYPES[form]}")
+        body = np.ascontiguousarray(rows).data.cast("B")
+        command = requests.store(sid, layer, start, len(rows), body, form)
+
+        def work(lane: Lane, deadline: Deadline) -> object:
+            lane.send(command, deadline)
+            return lane.receive(deadline)
+
+        self._link.exchange(work)
+
+    def fetch(self, sid: Name, layer: int, ids: Sequence[int]) -> Rows:
+        """Rows by id, in the order asked, as float32.
+
+        Raises:
+            ServerRefused: There is no such session, or one of the rows is not stored.
+            BadReply: The layer holds nothing.
+        """
+        (rows,) = self._fetch(("V.FETCH", requests.as_bytes(sid), layer, *ids), len(ids), "F32")
+        return rows
+
+    def fetch_range(self, sid: Name, layer: int, start: int, end: int, form: FetchForm = "F32") -> Rows:
+        """Rows `start` to `end - 1` of one layer. Raises as `fetch`."""
+        command = ("V.FETCH", requests.as_bytes(sid), layer, "RANGE", start, end, "FMT", form)
+        (rows,) = self._fetch(command, end - start, form)
+        return rows
+
+    def fetch_batch(
+        self, sid: Name, start: int, end: int, layers: int | None = None, form: FetchForm = "F32"
+    ) -> list[Rows]:
+        """Rows `start` to `end - 1` of the first `layers` layers, or of all. Raises as `fetch`."""
+        count = () if layers is None else (layers,)
+        command = ("V.FETCH", requests.as_bytes(sid), "BATCH", start, end, *count, "FMT", form)
+        return self._fetch(command, end - start, form)
+
+    def info(self, sid: Name) -> SessionInfo:
+        """Formats and rows of a session's layers.
+
+        Raises:
+            ServerRefused: There is no such session.
+        """
+        return SessionInfo.parse(self._call("V.INFO", sid))
+
+    def drop(self, *sids: Name) -> int:
+        """Remove sessions; returns how many there were."""
+        return _integer(self._call("V.DROP", *sids))
+
+    # Prefixes
+
+    def register(
+        self,
+        namespace: Name,
+        keys: LayerSpec | Sequence[LayerSpec],
+        values: Sequence[LayerSpec] | None = None,
+        prefill_ms: int | None = None,
+    ) -> None:
+        """Make the two sessions of a prefix; the same again changes nothing.
+
+        Args:
+            namespace: The prefix.
+            keys: One spec for all layers of both sides, or a list with one for each layer.
+            values: The list for the values, where it differs from that of the keys.
+            prefill_ms: What it took to compute the prefix, in milliseconds.
+
+        Raises:
+            ServerRefused: The namespace exists with another schema.
+        """
+        self._call(*requests.register(namespace, keys, values, prefill_ms))
+
+    def lookup(self, namespace: Name) -> bool:
+        """Whether a prefix is stored, both sides and the same rows in the same layers."""
+        return _text(self._call("KV.PREFIX.LOOKUP", namespace)) == "HIT"
+
+    def fetch_all(
+        self, namespace: Name, start: int, end: int, form: FetchForm = "F32"
+    ) -> list[tuple[Rows, Rows]]:
+        """Rows `start` to `end - 1` of both sides of every layer: keys, values. Raises as `fetch`."""
+        rows = self._fetch(requests.fetch_all(namespace, start, end, form), end - start, form)
+        return list(zip(rows[::2], rows[1::2], strict=True))
+
+    def drop_prefix(self, *namespaces: Name) -> int:
+        """Remove prefixes; returns how many there were."""
+        return _integer(self._call("KV.PREFIX.DROP", *namespaces))
+
+    def prefix_info(self) -> dict[str, str]:
+        """The server's figures about all prefixes."""
+        return requests.read_lines(self._call("KV.PREFIX.INFO"))
+
+    # The object
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._link.close()
+        self.redis.close()
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, *command: Any) -> object:
+        with _translated():
+            reply: object = self.redis.execute_command(*command)
+            return reply
+
+    def _fetch(self, command: requests.Command, rows: int, form: str) -> list[Rows]:
+        found: list[NDArray[np.uint8]] = []
+
+        def place(index: int, length: int) -> memoryview:
+            if index != len(found) or length % rows:
+                raise BadReply(f"{length} bytes for {rows} rows")
+            found.append(np.empty(length, np.uint8))
+            return found[-1].data
+
+        def work(lane: Lane, deadline: Deadline) -> int:
+            found.clear()
+            lane.send(command, deadline)
+            return lane.receive_rows(place, deadline)
+
+        self._link.exchange(work)
+        return [each.view(_DTYPES[form]).reshape(rows, -1) for each in found]
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise redis-py's errors as ours."""
+    try:
+        yield
+    except redis.ResponseError as error:
+        code = "OOM" if isinstance(error, redis.exceptions.OutOfMemoryError) else ""
+        raise ServerRefused(_with_code(str(error), code)) from error
+    except redis.RedisError as error:
+        raise Unavailable(str(error)) from error
+
+
+def _with_code(text: str, code: str) -> str:
+    """redis-py takes the code off the errors that it has a class for; ERR is one of them."""
+    first = text.partition(" ")[0]
+    return text if first.isalpha() and first.isupper() and not code else f"{code or 'ERR'} {text}"
+
+
+def _form_of(rows: Rows) -> StoreForm:
+    if rows.dtype == _DTYPES["F32"]:
+        return "F32"
+    if rows.dtype == _DTYPES["F16"]:
+        return "F16"
+    raise TypeError(f"say which form rows of {rows.dtype} have")
+
+
+def _integer(reply: object) -> int:
+    if not isinstance(reply, int):
+        raise BadReply("an integer was expected")
+    return reply
+
+
+def _text(reply: object) -> str:
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
