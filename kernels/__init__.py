@@ -1,1 +1,28 @@
 """Storage formats of K/V rows: bytes per row, pack, unpack; one oracle and several backends."""
+
+from .backends import get_backend
+from .codec import pack, unpack
+from .errors import FormatError, KernelError, NonFinite, Overflow, Refused, ShortBuffer, UnknownFormat
+from .formats import FORMATS, MAX_DIM, Element, Format, LayerSpec, format_by_name, format_by_tag
+from .layout import Heads
+
+__all__ = [
+    "FORMATS",
+    "MAX_DIM",
+    "Element",
+    "Format",
+    "FormatError",
+    "Heads",
+    "KernelError",
+    "LayerSpec",
+    "NonFinite",
+    "Overflow",
+    "Refused",
+    "ShortBuffer",
+    "UnknownFormat",
+    "format_by_name",
+    "format_by_tag",
+    "get_backend",
+    "pack",
+    "unpack",
+]

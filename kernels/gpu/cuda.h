@@ -1,0 +1,142 @@
+// The shared dialect, for CUDA C++. Kernels are written once, in the words below; `metal.h` defines the same words.
+//
+// nvrtc fuses a product and a sum unless told otherwise, and mlx does not tell it: the rounding intrinsics are never
+// fused. Subnormals are kept, because nvrtc's default is not to flush them.
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#define FN static __device__ __forceinline__
+#define DEVICE
+#define LOCAL
+#define SHARED __shared__
+#define UNROLL _Pragma("unroll")
+#define HAS_CONVERSIONS
+
+using uint = unsigned int;
+using ushort = unsigned short;
+using uchar = unsigned char;
+using place_t = unsigned long long;
+
+FN float bits_to_float(uint bits) {
+  return __uint_as_float(bits);
+}
+
+FN uint float_to_bits(float value) {
+  return __float_as_uint(value);
+}
+
+// One IEEE operation each, rounded once.
+FN float add(float a, float b) {
+  return __fadd_rn(a, b);
+}
+
+FN float sub(float a, float b) {
+  return __fsub_rn(a, b);
+}
+
+FN float mul(float a, float b) {
+  return __fmul_rn(a, b);
+}
+
+FN float quotient(float a, float b) {
+  return __fdiv_rn(a, b);
+}
+
+FN float nearest(float a) {
+  return rintf(a);
+}
+
+FN float least(float a, float b) {
+  return fminf(a, b);
+}
+
+FN float most(float a, float b) {
+  return fmaxf(a, b);
+}
+
+FN float magnitude(float a) {
+  return fabsf(a);
+}
+
+// The 32 lanes of a warp. All of them must call these together.
+FN float from_lane_xor(float value, uint mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+FN uint from_lane_xor(uint value, uint mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+FN void wait_for_lanes() {
+  __syncwarp();
+}
+
+// Memory at the alignment of the named unit; where it happens to be better, in one access of 16 (or 4, or 2) bytes.
+FN bool aligned(const void* place, uint bytes) {
+  return ((place_t)place & (bytes - 1)) == 0;
+}
+
+FN void load_8_halves(const ushort* from, uint* pairs) {
+  if (aligned(from, 16)) {
+    const uint4 all = *(const uint4*)from;
+    pairs[0] = all.x, pairs[1] = all.y, pairs[2] = all.z, pairs[3] = all.w;
+    return;
+  }
+  UNROLL for (uint i = 0; i < 4; ++i) pairs[i] = (uint)from[2 * i] | (uint)from[2 * i + 1] << 16;
+}
+
+FN void store_8_halves(ushort* to, const uint* pairs) {
+  if (aligned(to, 16)) {
+    *(uint4*)to = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    return;
+  }
+  UNROLL for (uint i = 0; i < 8; ++i) to[i] = (ushort)(pairs[i / 2] >> i % 2 * 16);
+}
+
+FN void load_8_words(const uint* from, uint* words) {
+  if (aligned(from, 16)) {
+    const uint4 low = *(const uint4*)from;
+    const uint4 high = *(const uint4*)(from + 4);
+    words[0] = low.x, words[1] = low.y, words[2] = low.z, words[3] = low.w;
+    words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
+    return;
+  }
+  UNROLL for (uint i = 0; i < 8; ++i) words[i] = from[i];
+}
+
+FN void store_8_words(uint* to, const uint* words) {
+  if (aligned(to, 16)) {
+    *(uint4*)to = make_uint4(words[0], words[1], words[2], words[3]);
+    *(uint4*)(to + 4) = make_uint4(words[4], words[5], words[6], words[7]);
+    return;
+  }
+  UNROLL for (uint i = 0; i < 8; ++i) to[i] = words[i];
+}
+
+FN uint load_u16(const uchar* from) {
+  if (aligned(from, 2)) return *(const ushort*)from;
+  return (uint)from[0] | (uint)from[1] << 8;
+}
+
+FN uint load_u32(const uchar* from) {
+  if (aligned(from, 4)) return *(const uint*)from;
+  return load_u16(from) | load_u16(from + 2) << 16;
+}
+
+FN void store_u16(uchar* to, uint value) {
+  if (aligned(to, 2)) {
+    *(ushort*)to = (ushort)value;
+    return;
+  }
+  to[0] = (uchar)value;
+  to[1] = (uchar)(value >> 8);
+}
+
+FN void store_u32(uchar* to, uint value) {
+  if (aligned(to, 4)) {
+    *(uint*)to = value;
+    return;
+  }
+  store_u16(to, value);
+  store_u16(to + 2, value >> 16);
+}

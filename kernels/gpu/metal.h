@@ -1,0 +1,120 @@
+// The shared dialect, for Metal. Kernels are written once, in the words below; `cuda.h` defines the same words.
+//
+// Metal may fuse a product and a sum, and may flush float subnormals to zero. The first is switched off here; the
+// second cannot be, so no kernel may let a result depend on a float subnormal unless docs/kernels.md says so.
+#pragma METAL fp contract(off)
+
+#define FN inline
+#define DEVICE device
+#define LOCAL thread
+#define SHARED threadgroup
+#define UNROLL _Pragma("clang loop unroll(full)")
+
+using place_t = ulong;
+
+FN float bits_to_float(uint bits) {
+  return as_type<float>(bits);
+}
+
+FN uint float_to_bits(float value) {
+  return as_type<uint>(value);
+}
+
+// One IEEE operation each, rounded once.
+FN float add(float a, float b) {
+  return a + b;
+}
+
+FN float sub(float a, float b) {
+  return a - b;
+}
+
+FN float mul(float a, float b) {
+  return a * b;
+}
+
+FN float quotient(float a, float b) {
+  return a / b;
+}
+
+FN float nearest(float a) {
+  return metal::rint(a);
+}
+
+FN float least(float a, float b) {
+  return metal::fmin(a, b);
+}
+
+FN float most(float a, float b) {
+  return metal::fmax(a, b);
+}
+
+FN float magnitude(float a) {
+  return metal::fabs(a);
+}
+
+// The lanes of a SIMD group, 32 on every Apple GPU. All 32 must call these together.
+FN float from_lane_xor(float value, uint mask) {
+  return metal::simd_shuffle_xor(value, ushort(mask));
+}
+
+FN uint from_lane_xor(uint value, uint mask) {
+  return metal::simd_shuffle_xor(value, ushort(mask));
+}
+
+FN void wait_for_lanes() {
+  metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);
+}
+
+// Memory at the alignment of the named unit: the packed vector types ask for no more than that of one component.
+FN void load_8_halves(const DEVICE ushort* from, LOCAL uint* pairs) {
+  const ushort4 low = *(const DEVICE packed_ushort4*)from;
+  const ushort4 high = *(const DEVICE packed_ushort4*)(from + 4);
+  pairs[0] = uint(low.x) | uint(low.y) << 16;
+  pairs[1] = uint(low.z) | uint(low.w) << 16;
+  pairs[2] = uint(high.x) | uint(high.y) << 16;
+  pairs[3] = uint(high.z) | uint(high.w) << 16;
+}
+
+FN void store_8_halves(DEVICE ushort* to, const LOCAL uint* pairs) {
+  *(DEVICE packed_ushort4*)to =
+      ushort4(ushort(pairs[0]), ushort(pairs[0] >> 16), ushort(pairs[1]), ushort(pairs[1] >> 16));
+  *(DEVICE packed_ushort4*)(to + 4) =
+      ushort4(ushort(pairs[2]), ushort(pairs[2] >> 16), ushort(pairs[3]), ushort(pairs[3] >> 16));
+}
+
+FN void load_8_words(const DEVICE uint* from, LOCAL uint* words) {
+  const uint4 low = *(const DEVICE packed_uint4*)from;
+  const uint4 high = *(const DEVICE packed_uint4*)(from + 4);
+  words[0] = low.x;
+  words[1] = low.y;
+  words[2] = low.z;
+  words[3] = low.w;
+  words[4] = high.x;
+  words[5] = high.y;
+  words[6] = high.z;
+  words[7] = high.w;
+}
+
+FN void store_8_words(DEVICE uint* to, const LOCAL uint* words) {
+  *(DEVICE packed_uint4*)to = uint4(words[0], words[1], words[2], words[3]);
+  *(DEVICE packed_uint4*)(to + 4) = uint4(words[4], words[5], words[6], words[7]);
+}
+
+FN uint load_u16(const DEVICE uchar* from) {
+  return uint(from[0]) | uint(from[1]) << 8;
+}
+
+FN uint load_u32(const DEVICE uchar* from) {
+  const uchar4 bytes = *(const DEVICE packed_uchar4*)from;
+  return uint(bytes.x) | uint(bytes.y) << 8 | uint(bytes.z) << 16 | uint(bytes.w) << 24;
+}
+
+FN void store_u16(DEVICE uchar* to, uint value) {
+  to[0] = uchar(value);
+  to[1] = uchar(value >> 8);
+}
+
+FN void store_u32(DEVICE uchar* to, uint value) {
+  *(DEVICE packed_uchar4*)to = uchar4(uchar(value), uchar(value >> 8), uchar(value >> 16), uchar(value >> 24));
+}

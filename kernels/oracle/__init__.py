@@ -1,0 +1,74 @@
+"""The oracle: every format in plain numpy. It is the definition; the other backends are compared with it bit for bit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from . import affine, fp8, int8, plain, turbo
+from .numeric import first_beyond, narrow, widen
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..formats import Element, LayerSpec
+    from ..layout import Heads
+
+
+class _Family(Protocol):
+    def pack(self, spec: LayerSpec, x: NDArray[np.float32]) -> NDArray[np.uint8]: ...
+
+    def unpack(self, spec: LayerSpec, packed: NDArray[np.uint8]) -> NDArray[np.float32]: ...
+
+
+_FAMILIES: Final[dict[str, _Family]] = {
+    "fp32": plain,
+    "fp16": plain,
+    "bf16": plain,
+    "int8": int8,
+    "fp8": fp8,
+    "turbo4": turbo,
+    "mlx4g32": affine,
+}
+
+
+def pack(
+    spec: LayerSpec,
+    source: NDArray[np.uint8],
+    element: Element,
+    rows: int,
+    layout: Heads,
+    out: NDArray[np.uint8],
+) -> int:
+    """Code rows; return -1, or the flat index of the first refused element."""
+    x = widen(_strided(source, spec, element, rows, layout), element).reshape(rows, spec.dim)
+    refused = first_beyond(x, spec.details.limit, non_finite=spec.details.quantised)
+    if refused < 0:
+        out[: rows * spec.row_bytes] = _FAMILIES[spec.format].pack(spec, x).ravel()
+    return refused
+
+
+def unpack(
+    spec: LayerSpec,
+    packed: NDArray[np.uint8],
+    rows: int,
+    element: Element,
+    layout: Heads,
+    out: NDArray[np.uint8],
+) -> None:
+    """Decode rows."""
+    stored = packed[: rows * spec.row_bytes].reshape(rows, spec.row_bytes)
+    x = _FAMILIES[spec.format].unpack(spec, stored)
+    target = _strided(out, spec, element, rows, layout)
+    target[...] = narrow(x, element).reshape(target.shape)
+
+
+def _strided(
+    buffer: NDArray[np.uint8], spec: LayerSpec, element: Element, rows: int, layout: Heads
+) -> NDArray[np.uint8]:
+    """A view `(rows, heads, bytes of a head)` of the elements."""
+    size = element.itemsize
+    shape = (rows, layout.heads, spec.dim // layout.heads * size)
+    strides = (layout.row_stride * size, layout.head_stride * size, 1)
+    return np.lib.stride_tricks.as_strided(buffer, shape, strides)
