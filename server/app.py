@@ -105,6 +105,7 @@ class App:
             self._ticker.stop()
         self.service.lag.stop()
         self.service.threads.shutdown(wait=True)
+        self.service.exports.close()
         if (path := self.service.settings.unix_socket) is not None:
             path.unlink(missing_ok=True)
 

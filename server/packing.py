@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pionkv.kernels import Element, LayerSpec, NonFinite, Overflow, Refused, pack
-from pionkv.storage import Write
+from pionkv.storage import StateWrite, Write
 
 from .buffers import CHUNK_BYTES
 from .receiving import Receiver
@@ -99,6 +99,26 @@ def moved(error: Refused, rows: int) -> Refused:
     if isinstance(error, Overflow):
         return Overflow(error.row + rows, error.element, error.value, error.limit)
     return NonFinite(error.row + rows, error.element, error.value)
+
+
+class StateReceiver(Receiver):
+    """Receives a state blob: the socket writes into the segments."""
+
+    def __init__(self, write: StateWrite, length: int) -> None:
+        self.length = length
+        self._write = write
+
+    def next_buffer(self, remaining: int) -> memoryview | None:
+        """The next segment."""
+        return self._write.next_segment()
+
+    def commit(self) -> None:
+        """Make the state visible."""
+        self._write.commit()
+
+    def close(self) -> None:
+        """Undo what was not committed."""
+        self._write.abort()
 
 
 class StoreReceiver(Receiver):

@@ -81,6 +81,7 @@ def count_sent(client: Client, rows: Rows, size: int) -> None:
     metrics = client.service.metrics
     metrics.rows_fetched += rows.count
     metrics.rows_out[rows.spec.format] += size
+    client.service.receipt.totals.bytes += size
 
 
 async def _send_unpacked(client: Client, rows: Rows, element: Element) -> None:

@@ -14,7 +14,9 @@ from pionkv.storage import Store
 
 from .buffers import ChunkPool, SpoolPool
 from .config import Settings
+from .exporting import Exports
 from .metrics import LoopLag, Metrics
+from .receipt import Receipt
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -48,6 +50,8 @@ class Service:
         self.lag = LoopLag(loop)
         self.started_at = clock()
         self.run_id = secrets.token_hex(20)
+        self.receipt = Receipt()
+        self.exports = Exports(settings.data_dir / "export")
         self.connections: dict[int, Connection] = {}
         self.no_connections = asyncio.Event()
         self.no_connections.set()
@@ -59,6 +63,10 @@ class Service:
         """Ids are given in order and never again."""
         self._last_id += 1
         return self._last_id
+
+    def uptime(self) -> int:
+        """Whole seconds since the start."""
+        return int(self.clock() - self.started_at)
 
     def add(self, connection: Connection) -> None:
         """A client has connected."""

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from ..dispatch import Dispatcher
-from . import client, command, config, connection, info, prefix, process, vfetch, vstore, vstorebatch
+from . import (
+    client,
+    command,
+    config,
+    connection,
+    export,
+    info,
+    prefix,
+    prefix_blocks,
+    process,
+    snapshots,
+    states,
+    stats,
+    vfetch,
+    vstore,
+    vstorebatch,
+)
 
 _FAMILIES = (
-    connection, client, command, config, info, process, vstore, vfetch, vstorebatch, prefix,
+    connection, client, command, config, info, process, stats,
+    vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
 )  # fmt: skip
 
 OPEN_TO_ALL = frozenset({"AUTH", "HELLO", "QUIT", "RESET"})
@@ -16,4 +33,4 @@ OPEN_TO_ALL = frozenset({"AUTH", "HELLO", "QUIT", "RESET"})
 def make_dispatcher() -> Dispatcher:
     """A dispatcher that knows every command of this server."""
     handlers = {name: handler for family in _FAMILIES for name, handler in family.HANDLERS.items()}
-    return Dispatcher(handlers, vstorebatch.OPENERS, OPEN_TO_ALL)
+    return Dispatcher(handlers, vstorebatch.OPENERS | states.OPENERS, OPEN_TO_ALL)

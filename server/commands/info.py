@@ -35,7 +35,7 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
 
 
 def _server(service: Service) -> Lines:
-    uptime = int(service.clock() - service.started_at)
+    uptime = service.uptime()
     return {
         "redis_version": REDIS_VERSION,
         "pionkv_version": version("pionkv"),

@@ -18,6 +18,7 @@ REGISTER, LOOKUP = "KV.PREFIX.REGISTER", "KV.PREFIX.LOOKUP"
 OK = reply.simple("OK")
 HIT, MISS = reply.simple("HIT"), reply.simple("MISS")
 HASH_BYTES = 8
+K_SUFFIX = b"_pk"
 MICROSECONDS = 1000
 
 REGISTER_USAGE = CommandError("ERR", "KV.PREFIX.REGISTER requires: ns_key kv_dim vquant")
@@ -52,7 +53,8 @@ def register(client: Client, args: Sequence[Argument]) -> bytes:
 def checked_name(client: Client, argument: Argument) -> bytes:
     """A namespace's name of an allowed length."""
     limit = client.service.limits.name_bytes
-    if not 1 <= len(name := blob(argument)) <= limit:
+    name = blob(argument)
+    if not 1 <= len(name) <= limit:
         raise CommandError("ERR", f"ns_key length must be 1..{limit}")
     return name
 
@@ -108,17 +110,21 @@ def prefill_us(client: Client, argument: Argument) -> int:
 
 def lookup(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.LOOKUP ns [TOKENS n] [PREFILL_MS ms]: HIT when its rows can be restored."""
-    if len(args) > 2:
-        _check_lookup_options(client, Cursor(args, 2))
-    metrics = client.service.metrics
-    if client.service.store.lookup(blob(args[1])) is None:
-        metrics.misses += 1
+    tokens, micros = _lookup_options(client, Cursor(args, 2)) if len(args) > 2 else (None, None)
+    service, namespace = client.service, blob(args[1])
+    if service.store.lookup(namespace) is None:
+        service.metrics.misses += 1
+        service.receipt.totals.misses += 1
         return MISS
-    metrics.hits += 1
+    service.metrics.hits += 1
+    service.receipt.claim(namespace, tokens, micros)
     return HIT
 
 
-def _check_lookup_options(client: Client, cursor: Cursor) -> None:
+def _lookup_options(client: Client, cursor: Cursor) -> tuple[int | None, int | None]:
+    """What TOKENS and PREFILL_MS (in microseconds) say."""
+    tokens: int | None = None
+    micros: int | None = None
     while cursor:
         word = keyword(cursor.take())
         if word not in ("TOKENS", "PREFILL_MS"):
@@ -127,9 +133,10 @@ def _check_lookup_options(client: Client, cursor: Cursor) -> None:
             raise NEEDS_VALUE
         if word == "TOKENS":
             high = client.service.limits.tokens
-            integer_within(cursor.take(), 0, high, f"TOKENS out of range (0..{high})")
+            tokens = integer_within(cursor.take(), 0, high, f"TOKENS out of range (0..{high})")
         else:
-            prefill_us(client, cursor.take())
+            micros = prefill_us(client, cursor.take())
+    return tokens, micros
 
 
 def drop(client: Client, args: Sequence[Argument]) -> bytes:

@@ -12,6 +12,7 @@ from ..arguments import Argument, Cursor, blob, integer, keyword, unknown_option
 from ..clients import Client
 from ..dispatch import Handler, Slow
 from ..sending import Form, send_rows, small_reply
+from .prefix import K_SUFFIX
 
 FETCH, FETCHALL = "V.FETCH", "V.FETCHALL"
 
@@ -57,7 +58,11 @@ def _range(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     cursor = Cursor(args, 6)
     form = _take_form(FETCH, cursor)
     cursor.end(FETCH)
-    return _reply(client, client.service.store.rows(blob(args[1]), layer, start, end), form)
+    sid = blob(args[1])
+    rows = client.service.store.rows(sid, layer, start, end)
+    if start == 0:
+        credit_restore(client, sid, range(layer, layer + 1))
+    return _reply(client, rows, form)
 
 
 def _batch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
@@ -75,8 +80,10 @@ def _batch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     cursor.end(FETCH)
     if view.num_layers == 0:
         raise NO_LAYERS
-    store = client.service.store
-    return _reply_array(client, [store.rows(sid, layer, start, end) for layer in range(layers)], form)
+    found = client.service.store.rows_of_layers((sid,), range(layers), start, end)
+    if start == 0:
+        credit_restore(client, sid, range(layers))
+    return _reply_array(client, found, form)
 
 
 def _layer_count(client: Client, argument: Argument) -> int:
@@ -105,7 +112,9 @@ def fetchall(client: Client, args: Sequence[Argument]) -> bytes | Slow:
                 raise CommandError("ERR", f"V.FETCHALL: LAYERS must be within 0-{limit}, last above first")
         else:
             unknown_option(FETCHALL, cursor.take())
-    found = [store.rows(sid, layer, start, end) for layer in range(first, last) for sid in sids]
+    found = store.rows_of_layers(sids, range(first, last), start, end)
+    if start == 0:
+        credit_restore(client, sids[0], range(first, last))
     return _reply_array(client, found, form)
 
 
@@ -120,6 +129,19 @@ def _take_form(command: str, cursor: Cursor) -> Form:
     if cursor.left >= 2 and cursor.take_keyword("FMT"):
         return _form(command, cursor.take())
     return Form.F32
+
+
+def credit_restore(client: Client, sid: bytes, layers: range) -> None:
+    """Rows from 0 on of these layers are fetched: if that begins a K side, a prefix is being restored."""
+    if not sid.endswith(K_SUFFIX):
+        return
+    service, namespace = client.service, sid.removesuffix(K_SUFFIX)
+    rows = service.store.session(sid).rows
+    first = next((layer for layer, count in enumerate(rows) if count), None)
+    view = service.store.lookup(namespace)
+    if first in layers and view is not None:
+        service.receipt.credit(namespace, view.tokens, view.prefill_us)
+        service.store.credit_hit(namespace)
 
 
 def _reply(client: Client, rows: Rows | None, form: Form) -> bytes | Slow:

@@ -26,7 +26,8 @@ def create(client: Client, args: Sequence[Argument]) -> bytes:
 
 def _uniform(client: Client, cursor: Cursor) -> Schema:
     dim = integer(cursor.take())
-    if not 1 <= dim <= (limit := client.service.limits.dim):
+    limit = client.service.limits.dim
+    if not 1 <= dim <= limit:
         raise CommandError("ERR", f"invalid value_dim (must be 1-{limit})")
     format = DEFAULT_FORMAT
     if cursor.left >= 2 and cursor.take_keyword("VQUANT"):

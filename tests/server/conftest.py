@@ -16,6 +16,7 @@ import uvloop
 from pionkv.protocol.events import NEED_DATA, Reply, ReplyBulkStart
 from pionkv.protocol.parser_replies import ReplyParser
 from pionkv.protocol.request import encode_command
+from pionkv.server import logs
 from pionkv.server.app import App, store_options
 from pionkv.server.config import Settings
 from pionkv.storage import Store
@@ -91,6 +92,7 @@ class LocalServer:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        logs.configure(settings.log_level, settings.log_format)
         self.app: App | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._run()), daemon=True)
