@@ -135,6 +135,10 @@ class LocalServer:
             wire.close()
         if self._thread.is_alive():
             self.call(lambda app: app.stop())
+        self.join()
+
+    def join(self) -> None:
+        """Wait until it has stopped."""
         self._thread.join(SECONDS)
         assert not self._thread.is_alive()
 
