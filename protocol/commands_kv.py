@@ -27,9 +27,9 @@ _STORE_FORMAT = optional(after("FMT", oneof("element", *words("F32 F16 BF16 RAW"
 _V = (
     CommandSpec(
         name="V.CREATE",
-        summary="Makes a session: one dim and format for all layers, or a schema that says them layer by layer.",
+        summary="Makes a session: one dim and format for all layers, or a schema that has them by layer.",
         group="vstore",
-        reply="The session's slot, an integer. The same schema again changes nothing; another: SCHEMAMISMATCH.",
+        reply="The session's slot, an integer. The same schema again changes nothing, else SCHEMAMISMATCH.",
         parameters=(
             key("session"),
             oneof(
@@ -70,7 +70,7 @@ _V = (
         name="V.FETCH",
         summary="Rows of one layer by id or as a range, or a range of the first layers; ends are exclusive.",
         group="vstore",
-        reply="A bulk string of the rows, little-endian, float32 without FMT; for BATCH an array, one a layer. "
+        reply="A bulk string of the rows, little-endian, float32 without FMT; for BATCH an array of them. "
         "Null for a layer without rows. Rows that are not stored are an error.",
         parameters=(
             key("session"),
@@ -147,11 +147,7 @@ _V = (
         keys=ONE,
         complexity="O(B), B = bytes stored",
         usage="session_id layer_id start_id count values_blob",
-        examples=(
-            Example(
-                'V.STOREBATCH demo 0 0 1 "\\x00<\\x00<\\x00<\\x00<\\x00<\\x00<\\x00<\\x00<" FMT F16', "OK"
-            ),
-        ),
+        examples=(Example('V.STOREBATCH demo 0 0 1 "\\x00<\\x00@" FMT F16', "OK"),),
     ),
 )
 

@@ -5,8 +5,8 @@
         ...
 
 What is accepted: arrays of bulk strings, and inline commands. An array of no elements or of a negative number
-of them is skipped, as Redis 7 does. Stricter than Redis: every header ends in CRLF, and so does every body; at
-most `Limits.array_elements` arguments. Numbers are canonical: `$007` and `$-0` are refused.
+of them is skipped, as Redis 7 does. Stricter than Redis: every header ends in CRLF, and so does every body,
+and there are at most `Limits.array_elements` arguments. Numbers are canonical: `$007` and `$-0` are refused.
 
 Every limit is checked on the header that announces something. Text of errors is Redis' where Redis has one.
 """

@@ -3,8 +3,8 @@
 What a reply becomes: a status line `str`, an error `CommandError` (as a value, not raised), an integer or big
 number `int`, a bulk string `bytes`, a double `float`, a boolean `bool`, a null of any kind `None`, a verbatim
 string `Verbatim`, an array or set `list`, a map `dict` (aggregates as keys become tuples). Attributes are
-dropped. A bulk string of at least `large_bulk` bytes, at any depth, is announced by `ReplyBulkStart`, and then
-its bytes go where the caller says. The streamed types of RESP3, which no server sends, are refused.
+dropped. A bulk string of at least `large_bulk` bytes, at any depth, is announced by `ReplyBulkStart`, and its
+bytes go where the caller says. The streamed types of RESP3, which no server sends, are refused.
 """
 
 from __future__ import annotations
