@@ -41,7 +41,7 @@ def pack(
         backend: Name of a backend; the default one if None. All give the same bytes.
 
     Raises:
-        NonFinite: A NaN or infinity met a quantising format.
+        NonFinite: A NaN or infinity met a quantizing format.
         Overflow: A finite value is beyond the format's limit.
         FormatError: The spec is not valid.
         ShortBuffer: A buffer is too small.

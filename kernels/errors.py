@@ -36,7 +36,7 @@ class Refused(KernelError):
 
 
 class NonFinite(Refused):
-    """A NaN or an infinity met a format that quantises."""
+    """A NaN or an infinity met a format that quantizes."""
 
     def __init__(self, row: int, element: int, value: float) -> None:
         super().__init__(f"non-finite value at row {row}, element {element}", row, element, value)

@@ -48,7 +48,7 @@ class Format:
         name: Lower-case name, as used on the wire.
         tag: Number that stands for the format on disk; never reused.
         bits: Bits of the code of one element.
-        group: Elements that share quantisation parameters; `HEAD` when that is one head; 1 when there is no group.
+        group: Elements that share quantization parameters; `HEAD` for one head; 1 when there is no group.
         group_params: Bytes of parameters of one group.
         row_params: Bytes of parameters of the row.
         limit: Largest magnitude that `pack` accepts; what lies beyond raises `Overflow`.
@@ -67,7 +67,7 @@ class Format:
     verbatim: Element | None = None
 
     @property
-    def quantised(self) -> bool:
+    def quantized(self) -> bool:
         """Whether `pack` chooses codes, and therefore refuses NaN and infinities."""
         return self.verbatim is None
 

@@ -11,9 +11,9 @@ from .errors import FormatError
 class Heads:
     """Head-major K/V: heads outermost, as an mlx cache keeps them.
 
-    Element (row n, head h, position d) lies `h * head_stride + n * row_stride + d` elements into the buffer, and
-    becomes element `h * (dim / heads) + d` of row n. An mlx array `[1, H, T, D]` of which N rows are in use is
-    `Heads(H, T * D, D)`; row-major rows are `Heads(1, 0, dim)`.
+    Element (row n, head h, position d) lies `h * head_stride + n * row_stride + d` elements into the buffer,
+    and becomes element `h * (dim / heads) + d` of row n. An mlx array `[1, H, T, D]` of which N rows are in
+    use is `Heads(H, T * D, D)`; row-major rows are `Heads(1, 0, dim)`.
 
     Attributes:
         heads: Number of heads.

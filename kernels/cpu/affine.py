@@ -35,7 +35,7 @@ _FP16_MAX = np.float32(65504)
 
 
 @inlined
-def choose(scratch: NDArray[np.float32], start: int) -> tuple[float, float]:
+def choose(scratch: NDArray[np.float32], start: int) -> tuple[np.float32, np.float32]:
     """Scale and bias of one group by mx.quantize's rule."""
     low = high = scratch[start]
     for i in range(_GROUP):

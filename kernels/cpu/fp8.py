@@ -9,7 +9,18 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from .llvm import f32, inlined, kernel, load_f16, load_u8, operation, round_to_f16, store_f16, store_f32, store_u8
+from .llvm import (
+    f32,
+    inlined,
+    kernel,
+    load_f16,
+    load_u8,
+    operation,
+    round_to_f16,
+    store_f16,
+    store_f32,
+    store_u8,
+)
 from .rows import flush_row, largest_magnitude, load_row, store_row, sum_of_squares
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""What numba lacks: unaligned typed memory, half precision, and float operations that vectorise.
+"""What numba lacks: unaligned typed memory, half precision, and float operations that vectorize.
 
-A place in memory is an address (int64) and a byte offset. The offset must be the part that moves in a loop: LLVM
-then sees one pointer and a stride, and vectorises.
+A place in memory is an address (int64) and a byte offset. The offset must be the part that moves in a loop:
+LLVM then sees one pointer and a stride, and vectorizes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
 def kernel(function: _F) -> _F:
     """Compile an entry point; the result is kept on disk.
 
-    numba looks at the date of the one file that holds the function. A kernel is made of several files, so the digest of
-    all of them becomes part of the name it is kept under.
+    numba looks at the date of the one file that holds the function. A kernel is made of several files, so the
+    digest of all of them becomes part of the name it is kept under.
     """
     function.__qualname__ += f"_{_SOURCES}"
     compiled: _F = numba.njit(cache=True, **_OPTIONS)(function)

@@ -1,6 +1,6 @@
 """Rows of elements in a caller's buffer, one row at a time through a float32 scratch row that stays in cache.
 
-The element type and the layout are looked at once per row, so each format needs one compiled kernel per direction.
+The element type and the layout are looked at once per row: each format needs one kernel per direction.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def store_row(
 
 @inlined
 def flush_row(scratch: Row, limit_bits: int) -> int:
-    """Turn zeros and subnormals into +0; return the first element beyond the limit, NaN and infinities included, or -1."""
+    """Turn zeros and subnormals into +0; return the first element beyond the limit (NaN too), or -1."""
     worst = 0
     for i in range(len(scratch)):
         worst = max(worst, magnitude_bits(scratch[i]))
@@ -100,7 +100,7 @@ def first_overflow(scratch: Row, limit_bits: int) -> int:
 
 
 @inlined
-def sum_of_squares(scratch: Row) -> float:
+def sum_of_squares(scratch: Row) -> np.float32:
     """In the order of `oracle.numeric.row_sum`."""
     total = np.float32(0)
     for start in range(0, len(scratch), 32):
@@ -111,7 +111,7 @@ def sum_of_squares(scratch: Row) -> float:
 
 
 @inlined
-def _octet(scratch: Row, start: int) -> float:
+def _octet(scratch: Row, start: int) -> np.float32:
     total = scratch[start] * scratch[start]
     for i in range(1, 8):
         total += scratch[start + i] * scratch[start + i]
@@ -120,7 +120,7 @@ def _octet(scratch: Row, start: int) -> float:
 
 @inlined
 def largest_magnitude(scratch: Row, start: int, count: int) -> float:
-    """Of `count` elements from `start` on, by their bits: integers have one order, and its maximum vectorises."""
+    """Of `count` elements from `start` on; by their bits, because a maximum of integers vectorizes."""
     largest = 0
     for i in range(count):
         largest = max(largest, magnitude_bits(scratch[start + i]))

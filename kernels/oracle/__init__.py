@@ -1,4 +1,4 @@
-"""The oracle: every format in plain numpy. It is the definition; the other backends are compared with it bit for bit."""
+"""The oracle: every format in plain numpy. It is the definition; other backends equal it bit for bit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pack(
 ) -> int:
     """Code rows; return -1, or the flat index of the first refused element."""
     x = widen(_strided(source, spec, element, rows, layout), element).reshape(rows, spec.dim)
-    refused = first_beyond(x, spec.details.limit, non_finite=spec.details.quantised)
+    refused = first_beyond(x, spec.details.limit, non_finite=spec.details.quantized)
     if refused < 0:
         out[: rows * spec.row_bytes] = _FAMILIES[spec.format].pack(spec, x).ravel()
     return refused

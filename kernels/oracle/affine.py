@@ -1,7 +1,7 @@
 """mlx4g32: the layout of mlx's QuantizedKVCache, so that packed rows attach to one without repacking.
 
-Row: dim / 8 uint32 words of codes (element j of the row in bits 4 * (j % 8) of word j // 8), then the fp16 scales of
-all groups, then the fp16 biases of all groups.
+Row: dim / 8 uint32 words of codes (element j of the row in bits 4 * (j % 8) of word j // 8), then the fp16
+scales of all groups, then the fp16 biases of all groups.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SMALLEST_SCALE: Final = F32(1e-7)
 def choose(groups: NDArray[np.float32], steps: float) -> tuple[NDArray[np.float32], ...]:
     """Codes (as float32), scale and bias of mx.quantize on the CPU.
 
-    scale = max((max - min) / steps, 1e-7), negated when the maximum is not smaller in magnitude than the minimum;
-    the end of larger magnitude becomes the bias and is exact: scale = end / rint(end / scale). Codes are chosen
-    with the float32 scale and bias, before these are rounded to fp16.
+    scale = max((max - min) / steps, 1e-7), negated when the maximum is not smaller in magnitude than the
+    minimum; the end of larger magnitude becomes the bias and is exact: scale = end / rint(end / scale). Codes
+    are chosen with the float32 scale and bias, before these are rounded to fp16.
     """
     low, high = groups.min(axis=2, keepdims=True), groups.max(axis=2, keepdims=True)
     scale = np.maximum((high - low) / F32(steps), SMALLEST_SCALE)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from ..formats import LayerSpec
 
+    Row = NDArray[np.float32]
+
 TARGET: Final = F32(240)
 """What the largest magnitude of a block is scaled to, as in the original server; E4M3 ends at 448."""
 
@@ -36,7 +38,8 @@ def encode(x: NDArray[np.float32], kind: tuple[int, int]) -> NDArray[np.uint8]:
     normal = (normal >> shift) - np.uint32((127 - bias) << mantissa_bits)
     steps = np.rint(np.abs(x) * F32(2.0 ** (bias - 1 + mantissa_bits))).astype(np.uint32)
     smallest_normal = F32(2.0 ** (1 - bias)).view(np.uint32)
-    return (np.where(magnitude < smallest_normal, steps, normal) | bits >> 24 & 0x80).astype(np.uint8)
+    codes: NDArray[np.uint32] = np.where(magnitude < smallest_normal, steps, normal) | bits >> 24 & 0x80
+    return codes.astype(np.uint8)
 
 
 def decode(codes: NDArray[np.uint8], kind: tuple[int, int]) -> NDArray[np.float32]:
@@ -53,14 +56,15 @@ def decode(codes: NDArray[np.uint8], kind: tuple[int, int]) -> NDArray[np.float3
     else:
         nan_bits = 0x7F800000 | (magnitude & 3) << 21 | 0x00400000
         bits = np.where(magnitude > 0x7C, nan_bits, np.where(magnitude == 0x7C, 0x7F800000, bits))
-    return (bits | sign).astype(np.uint32).view(np.float32)
+    word: NDArray[np.uint32] = (bits | sign).astype(np.uint32)
+    return word.view(np.float32)
 
 
-def pack_blocks(x: NDArray[np.float32], kind: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+def pack_blocks(x: Row, kind: tuple[int, int]) -> tuple[NDArray[np.uint8], Row]:
     """Blocks of 34 bytes, and the values they decode to.
 
-    The scale is fp16(max |x| / 240), and the codes aim at the scale as stored: x * (1 / scale). A stored scale
-    of 0 (max |x| below 240 * 2**-25) makes a block of zeros.
+    The scale is fp16(max |x| / 240), and the codes aim at the scale as stored: x * (1 / scale). A stored
+    scale of 0 (max |x| up to 240 * 2**-25) makes a block of zeros.
     """
     rows, dim = x.shape
     blocks = flush(x).reshape(rows, -1, 32)
@@ -74,7 +78,7 @@ def pack_blocks(x: NDArray[np.float32], kind: tuple[int, int]) -> tuple[NDArray[
 
 
 def unpack_blocks(packed: NDArray[np.uint8], kind: tuple[int, int]) -> NDArray[np.float32]:
-    """code value * scale."""
+    """Code value * scale."""
     blocks = packed.reshape(len(packed), -1, 34)
     scale = fp16_to_fp32(np.ascontiguousarray(blocks[..., :2]).view(np.float16))
     return (decode(blocks[..., 2:], kind) * scale).reshape(len(packed), -1)

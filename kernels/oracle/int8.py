@@ -21,7 +21,7 @@ SMALLEST_SCALE: Final = F32(2.0**-100)
 
 
 def pack(spec: LayerSpec, x: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Codes rint((x - minimum) / scale) - 127 with scale = (maximum - minimum) / 254; 1 for a constant row."""
+    """Codes rint((x - minimum) / scale) - 127; scale = (maximum - minimum) / 254, 1 for a constant row."""
     x = flush(x)
     low = x.min(axis=1, keepdims=True)
     scale = (x.max(axis=1, keepdims=True) - low) / F32(254)

@@ -1,7 +1,7 @@
 """Number conversions and sums that every backend has to reproduce bit for bit.
 
-All arithmetic is float32 (IEEE, nearest-even, no fused multiply-add). NaN keeps its sign and the top of its payload
-and becomes quiet, whatever numpy's own conversion does.
+All arithmetic is float32 (IEEE, nearest-even, no fused multiply-add). NaN keeps its sign and the top of its
+payload and becomes quiet, whatever numpy's own conversion does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def widen(raw: NDArray[np.uint8], element: Element) -> NDArray[np.float32]:
 
 
 def narrow(x: NDArray[np.float32], element: Element) -> NDArray[np.uint8]:
-    """Elements of `element` type, nearest-even; a finite value beyond the type's largest becomes that largest."""
+    """Elements of `element` type, nearest-even; a finite value beyond the largest becomes the largest."""
     if element is Element.F32:
         return np.ascontiguousarray(x).view(np.uint8)
     limit = F32(FP16_MAX if element is Element.F16 else BF16_MAX)

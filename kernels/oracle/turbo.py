@@ -1,7 +1,7 @@
 """turbo4: 4-bit codes with an fp16 scale for every 32 elements.
 
-Row: float32 sum of squares of the decoded values, then for each 32 an fp16 scale and 16 bytes; byte i holds the
-code of element i in its low half and that of element i + 16 in its high half.
+Row: float32 sum of squares of the decoded values, then for each 32 an fp16 scale and 16 bytes; byte i holds
+the code of element i in its low half and that of element i + 16 in its high half.
 """
 
 from __future__ import annotations
