@@ -2,6 +2,7 @@
 
 from .errors import (
     BadRange,
+    CatalogCorrupt,
     DirectoryError,
     Gap,
     LayerLimit,
@@ -25,7 +26,7 @@ from .errors import (
 )
 from .namespaces import PrefixView, SessionView
 from .options import Durability, StoreOptions
-from .read import Rows
+from .read import Location, Rows
 from .schema import Schema
 from .states import StateWrite
 from .store import Store, StoreInfo
@@ -33,10 +34,12 @@ from .write import Write
 
 __all__ = [
     "BadRange",
+    "CatalogCorrupt",
     "DirectoryError",
     "Durability",
     "Gap",
     "LayerLimit",
+    "Location",
     "NameLimit",
     "NamespaceExists",
     "NoHandles",

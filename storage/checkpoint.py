@@ -40,7 +40,7 @@ _STATUS_KEY = b"checkpoint"
 
 @dataclass
 class _Round:
-    """A checkpoint being made: where it began, the pinned transaction, its meta pages, and the marked pages."""
+    """A checkpoint being made: where it began, the pin, its transaction and meta pages, the marked pages."""
 
     begun: bytes
     pin: Any

@@ -20,7 +20,7 @@ from .digest import Piece, encode_piece, piece_rows
 from .engine import Engine
 from .errors import Stale, WriteClosed
 from .files import sync_file, sync_path
-from .open_pages import OpenPage, Tail
+from .open_pages import OpenPage, Tail, charge_of
 from .options import Durability
 from .page import region_key
 
@@ -49,8 +49,9 @@ class PageWrite(ABC):
         self.count = count
         self.nbytes = count * self._row_bytes
         self._region = region_key(layer, side)
+        self._reserved = page.cost(layer, side, count)
         self._page_row = page.reserve(layer, side, count)
-        self._charge = page.charge(self._page_row, count, self._row_bytes)
+        self._charge = charge_of(self._page_row, count, self._row_bytes)
         self._base = page.layout.offset(layer, side)
         self._open = True
         self._done = 0
@@ -58,7 +59,7 @@ class PageWrite(ABC):
         self._window = engine.windows.take()
         self._pieces: list[Piece] = []
         self._tail = self._first_tail()
-        engine.begin_writing(unit, self._charge)
+        engine.begin_writing(unit, self._reserved)
 
     def next_segment(self) -> memoryview | None:
         """The next writable buffer of packed bytes, in row order; None when every row has one.
@@ -199,7 +200,7 @@ class PageWrite(ABC):
     def _close(self) -> None:
         self._open = False
         self._engine.windows.give_back(self._window)
-        self._engine.end_writing(self._unit, self._charge)
+        self._engine.end_writing(self._unit, self._reserved)
         self._engine.pages.done(self._page)
 
     def __enter__(self) -> Self:

@@ -23,6 +23,11 @@ def page_path(directory: Path, page: int) -> Path:
     return directory / f"{page:016x}"
 
 
+def charge_of(row: int, count: int, row_bytes: int) -> int:
+    """Bytes of disk that rows of a region take: the blocks that begin in them."""
+    return align((row + count) * row_bytes) - align(row * row_bytes)
+
+
 class Tail:
     """The last digest piece of a region, which the next append may extend."""
 
@@ -97,9 +102,11 @@ class OpenPage:
         if self._fill.get(region) == row + count:
             self._fill[region] = row
 
-    def charge(self, row: int, count: int, row_bytes: int) -> int:
-        """Bytes of disk that rows of a region take: the blocks that begin in them."""
-        return align((row + count) * row_bytes) - align(row * row_bytes)
+    def cost(self, layer: int, side: int, count: int) -> int:
+        """Bytes of disk that the next `count` rows of a region take, the header with the first of a page."""
+        row = self._fill.get(region_key(layer, side), 0)
+        charge = charge_of(row, count, self.layout.row_bytes(layer, side))
+        return charge if self.published else charge + self.layout.header_bytes
 
     def extend(self, length: int) -> None:
         """Make the file at least this long; holes take no space."""

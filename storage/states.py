@@ -10,7 +10,7 @@ from .engine import Engine
 from .errors import BadRange, PageCorrupt, PageGone
 from .filling import PageWrite
 from .names import K_SUFFIX, unit_of_namespace
-from .open_pages import OpenPage
+from .open_pages import OpenPage, charge_of
 from .page import PageKind, PageLayout
 from .quarantine import quarantine
 from .records import NamespaceRecord, StateRecord
@@ -57,7 +57,7 @@ def begin(engine: Engine, namespace: bytes, number: int, length: int) -> StateWr
     with engine.catalog.snapshot() as reader:
         engine.check_quarantine(reader, unit)
         stored = reader.counters().bytes
-    engine.reserve(unit, length + 2 * layout.header_bytes, stored)
+    engine.reserve(unit, layout.header_bytes + charge_of(0, length, 1), stored)
     page = engine.pages.create(unit, layout)
     try:
         return StateWrite(engine, namespace, page, number, length)

@@ -10,7 +10,7 @@ from .errors import BadRange, Gap, LayerLimit, RowLimit, Stale, UnknownSession
 from .extents import splice
 from .filling import PageWrite
 from .names import sids_of
-from .open_pages import OpenPage
+from .open_pages import OpenPage, charge_of
 from .page import PageKind, PageLayout
 from .records import SessionRecord
 from .units import open_unit, refresh, replace_session
@@ -86,9 +86,12 @@ def page_for(engine: Engine, session: SessionRecord, layer: int, count: int) -> 
     """
     with engine.catalog.snapshot() as reader:
         page = _current_page(engine, reader, session, layer, count)
-        layout = page.layout if page is not None else _layout(reader, session, layer, count)
+        layout = _layout(reader, session, layer, count) if page is None else page.layout
         stored = reader.counters().bytes
-    needed = count * session.schema.row_bytes(layer) + 2 * layout.header_bytes
+    if page is not None:
+        needed = page.cost(layer, session.side, count)
+    else:
+        needed = layout.header_bytes + charge_of(0, count, session.schema.row_bytes(layer))
     engine.reserve(session.unit, needed, stored)
     if page is not None and page.number in engine.pages:
         return page
