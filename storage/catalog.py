@@ -6,6 +6,7 @@ a reply: LMDB cannot reuse pages that a reader may see. The databases are listed
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -260,7 +261,9 @@ class Catalog:
             return self._env.begin()
         except lmdb.MapResizedError:
             self.adopt_growth()
-            return self._env.begin()
+            return self.begin_read()
+        except lmdb.Error as error:
+            raise CatalogCorrupt(str(error)) from error
 
     def write(self, change: Callable[[Writer], T]) -> T:
         """Run `change` in the write transaction and commit.
@@ -270,6 +273,7 @@ class Catalog:
 
         Raises:
             NoSpace: The file system is full; nothing changed.
+            CatalogCorrupt: LMDB reports damage, or anything else it should not.
         """
         while True:
             if self._env is None:
@@ -286,7 +290,7 @@ class Catalog:
                 self.adopt_growth()
                 continue
             except lmdb.Error as error:
-                if error.code in FULL:
+                if _is_full(error):
                     raise NoSpace("the catalog") from error
                 raise CatalogCorrupt(str(error)) from error
             if writer.freed:
@@ -332,3 +336,8 @@ class Catalog:
         if self._env is not None:
             self._env.close()
             self._env = None
+
+
+def _is_full(error: lmdb.Error) -> bool:
+    # Older releases of the binding give the system's text only.
+    return getattr(error, "code", None) in FULL or any(os.strerror(code) in str(error) for code in FULL)

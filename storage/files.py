@@ -61,4 +61,4 @@ def boot_id() -> str:
     if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
