@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from pionkv.storage import CatalogCorrupt, DirectoryError, NoHandles, NoSpace, Store, StoreOptions
+from pionkv.storage import CatalogCorrupt, DirectoryError, NoSpace, Store, StoreOptions
 from pionkv.storage import open_pages as open_pages_module
 
 ROW = 64
