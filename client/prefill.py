@@ -1,6 +1,6 @@
 """Run a model over a prefix, to fill its caches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -16,7 +16,11 @@ def default_chunk() -> int:
     return GPU_CHUNK if mx.default_device().type == mx.DeviceType.gpu else CPU_CHUNK
 
 
-def prefill(model: Any, ids: Sequence[int], chunk: int) -> list[Any]:
+Progress = Callable[[int, int], None]
+"""Called with the tokens done and the tokens in all, as mlx-lm's `prompt_progress_callback`."""
+
+
+def prefill(model: Any, ids: Sequence[int], chunk: int, progress: Progress | None = None) -> list[Any]:
     """Fresh caches that hold exactly the tokens `ids`.
 
     The chunks begin at token 0 and their size never depends on anything else, because the last bits of K/V
@@ -27,4 +31,6 @@ def prefill(model: Any, ids: Sequence[int], chunk: int) -> list[Any]:
         model(mx.array(list(ids[start : start + chunk]))[None], cache=caches)
         mx.eval([cache.state for cache in caches])
         mx.clear_cache()
+        if progress is not None:
+            progress(min(start + chunk, len(ids)), len(ids))
     return caches

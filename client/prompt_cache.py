@@ -20,6 +20,7 @@ from .link import Link, Work
 from .stats import Stats
 
 if TYPE_CHECKING:
+    from .prefill import Progress
     from .prefix import Shape
 
 T = TypeVar("T")
@@ -129,12 +130,19 @@ class PionPromptCache:
 
         return self._try(ask)[0] == "HIT"
 
-    def get_or_prefill(self, prefix_token_ids: Sequence[int], namespace: str) -> list[Any]:
+    def get_or_prefill(
+        self,
+        prefix_token_ids: Sequence[int],
+        namespace: str,
+        *,
+        prompt_progress_callback: Progress | None = None,
+    ) -> list[Any]:
         """Caches that hold exactly the prefix: restored if the server has it, prefilled and published if not.
 
         Args:
             prefix_token_ids: The whole prefix. What follows, at least one token, goes to the generation loop.
             namespace: Name of the prefix, the same in all processes; see `make_namespace`.
+            prompt_progress_callback: Called after each prefilled chunk, with the tokens done and all tokens.
 
         Returns:
             One mlx-lm cache a layer, not shared with anything: it may be written to.
@@ -146,11 +154,11 @@ class PionPromptCache:
             raise RuntimeError("get_or_prefill needs a model")
         ids = [int(token) for token in prefix_token_ids]
         if self._shape is None or not ids:
-            return self._prefill(ids)
+            return self._prefill(ids, prompt_progress_callback)
         restored = self._restore(self._shape, ids, namespace)
         if restored is not None:
             return restored
-        caches = self._prefill(ids)
+        caches = self._prefill(ids, prompt_progress_callback)
         if self._admission.admits(namespace):
             self._publish(self._shape, caches, len(ids), namespace)
         else:
@@ -186,11 +194,11 @@ class PionPromptCache:
         load_kernels(shape.layout, shape.plan)
         return shape
 
-    def _prefill(self, ids: list[int]) -> list[Any]:
+    def _prefill(self, ids: list[int], progress: Progress | None) -> list[Any]:
         from .prefill import default_chunk, prefill
 
         begin = self._clock()
-        caches = prefill(self.model, ids, self._chunk or default_chunk())
+        caches = prefill(self.model, ids, self._chunk or default_chunk(), progress)
         self._stats.last_prefill_ms = self._since(begin)
         return caches
 
