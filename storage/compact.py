@@ -12,7 +12,7 @@ from .errors import Stale, StorageError
 from .extents import Extents, slice_rows, splice
 from .read import rows
 from .records import SessionRecord
-from .units import open_unit, refresh, replace_session
+from .units import replace_session
 from .write import MAX_EXTENTS, Write, page_for
 
 PIECE_BYTES = 16 << 20
@@ -21,6 +21,8 @@ PIECE_BYTES = 16 << 20
 
 class _Rewrite(Write):
     """The same rows in another place; refused when anything happened to the session meanwhile."""
+
+    moves = False
 
     def __init__(self, engine: Engine, session: SessionRecord, layer: int, start: int, count: int) -> None:
         page = page_for(engine, session, layer, count)
@@ -34,7 +36,6 @@ class _Rewrite(Write):
         run = (self._page.number, self._page_row, self.count)
         extents = splice(session.layers[self.layer], self.start, run)
         replace_session(writer, session, session.with_layer(self.layer, extents, session.generation))
-        refresh(writer, open_unit(writer, session.unit, 0.0), moved=False)
         return session.generation
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +23,7 @@ from .files import sync_file, sync_path
 from .open_pages import OpenPage, Tail, charge_of
 from .options import Durability
 from .page import region_key
+from .units import open_unit, refresh
 
 
 class PageWrite(ABC):
@@ -37,6 +38,9 @@ class PageWrite(ABC):
         side: K or V.
         count: Number of rows.
     """
+
+    moves = True
+    """Whether the rows are new to readers, so that the unit's generation moves."""
 
     def __init__(
         self, engine: Engine, unit: bytes, name: bytes, page: OpenPage, layer: int, side: int, count: int
@@ -120,23 +124,7 @@ class PageWrite(ABC):
             NoSpace: The file system takes no more.
             WriteClosed: The write is closed, or not all rows were filled.
         """
-        if not self._open:
-            raise WriteClosed
-        try:
-            self._flush()
-            if self._done != self.count:
-                raise WriteClosed
-            self._sync_page()
-            generation = self._engine.catalog.write(self._publish)
-        except BaseException:
-            self.abort()
-            raise
-        self._page.published = True
-        self._page.doomed = False
-        self._page.tails[self._region] = self._tail
-        self._close()
-        self._engine.usage.note(self._unit, self._engine.clock())
-        return generation
+        return commit(self._engine, [self])[0]
 
     def abort(self) -> None:
         """Give everything back. Does nothing after `commit` or `abort`."""
@@ -146,7 +134,16 @@ class PageWrite(ABC):
 
     @abstractmethod
     def _name_rows(self, writer: Writer) -> int:
-        """Make the rows part of what is visible; the new generation. Any exception keeps them invisible."""
+        """Make the rows part of the unit; the new generation. The unit is summed up afterwards."""
+
+    def _finish(self) -> None:
+        """Have every byte in the page, and on the disk if that is promised."""
+        if not self._open:
+            raise WriteClosed
+        self._flush()
+        if self._done != self.count:
+            raise WriteClosed
+        self._sync_page()
 
     def _publish(self, writer: Writer) -> int:
         page = self._page
@@ -161,6 +158,14 @@ class PageWrite(ABC):
         for piece in self._pieces:
             writer.put("digests", *encode_piece(page.number, self._region, piece))
         return self._name_rows(writer)
+
+    def _published(self) -> None:
+        """The transaction is committed."""
+        self._page.published = True
+        self._page.doomed = False
+        self._page.tails[self._region] = self._tail
+        self._close()
+        self._engine.usage.note(self._unit, self._engine.clock())
 
     def _sync_page(self) -> None:
         """Under `always` a page, and its name, reach the disk before the catalog names it."""
@@ -210,3 +215,26 @@ class PageWrite(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abort()
+
+
+def commit(engine: Engine, writes: Sequence[PageWrite]) -> list[int]:
+    """See `Store.commit`."""
+    units = {write._unit: write.moves for write in writes}
+
+    def publish(writer: Writer) -> list[int]:
+        generations = [write._publish(writer) for write in writes]
+        for unit, moves in units.items():
+            refresh(writer, open_unit(writer, unit, engine.clock()), moved=moves)
+        return generations
+
+    try:
+        for write in writes:
+            write._finish()
+        generations = engine.catalog.write(publish)
+    except BaseException:
+        for write in writes:
+            write.abort()
+        raise
+    for write in writes:
+        write._published()
+    return generations

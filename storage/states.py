@@ -14,7 +14,7 @@ from .open_pages import OpenPage, charge_of
 from .page import PageKind, PageLayout
 from .quarantine import quarantine
 from .records import NamespaceRecord, StateRecord
-from .units import open_unit, refresh, refresh_or_remove
+from .units import open_unit, refresh_or_remove
 
 MAX_NUMBER = 0xFFFFFFFF
 
@@ -43,7 +43,7 @@ class StateWrite(PageWrite):
         refs.acquire(writer, self._page.number)
         state = StateRecord(self._page.number, self.count, writer.generation)
         writer.put("states", key, state.encode())
-        refresh(writer, record)
+        writer.put_namespace(record)
         return writer.generation
 
 

@@ -13,7 +13,7 @@ from .names import sids_of
 from .open_pages import OpenPage, charge_of
 from .page import PageKind, PageLayout
 from .records import SessionRecord
-from .units import open_unit, refresh, replace_session
+from .units import replace_session
 
 APPEND_ROWS = 256
 """Least capacity of a page opened for appends: a prefix that grows row by row opens few pages."""
@@ -64,7 +64,6 @@ class Write(PageWrite):
         run = (self._page.number, self._page_row, self.count)
         extents = splice(session.extents_of(self.layer), self.start, run)
         replace_session(writer, session, session.with_layer(self.layer, extents, writer.generation))
-        refresh(writer, open_unit(writer, session.unit, 0.0))
         if len(extents) > MAX_EXTENTS:
             self._engine.fragmented.add(self.sid)
         return writer.generation

@@ -356,3 +356,33 @@ def test_a_closed_store_says_so(open_store, schema):
     for call in (driver.store.info, lambda: driver.store.lookup(b"s"), driver.store.tick):
         with pytest.raises(StoreClosed):
             call()
+
+
+def begin_filled(driver, sid, layer, fill, count=4):
+    write = driver.store.begin_write(sid, layer, 0, count)
+    write.next_segment()[:] = bytes([fill]) * (count * ROW)
+    return write
+
+
+def test_several_writes_in_one_step(driver, schema):
+    driver.store.register(b"p", schema, schema)
+    writes = [begin_filled(driver, sid, layer, layer) for layer in range(3) for sid in (b"p_pk", b"p_pv")]
+    assert driver.store.lookup(b"p") is None
+    generations = driver.store.commit(writes)
+    assert set(generations) == {driver.store.lookup(b"p").generation}
+    assert [driver.whole(b"p_pv", layer) for layer in range(3)] == [bytes([n]) * (4 * ROW) for n in range(3)]
+    assert driver.store.commit([]) == []
+
+
+def test_one_write_that_cannot_be_published_keeps_all_back(driver, schema):
+    for sid in (b"a", b"b"):
+        driver.store.create_session(sid, schema)
+    writes = [begin_filled(driver, sid, 0, 1) for sid in (b"a", b"b")]
+    before = driver.store.info()
+    driver.store.drop_sessions([b"b"])
+    with pytest.raises(UnknownSession):
+        driver.store.commit(writes)
+    assert driver.store.rows(b"a", 0, 0, 1) is None
+    with pytest.raises(WriteClosed):
+        writes[0].commit()
+    assert driver.store.info().bytes == before.bytes
