@@ -14,6 +14,7 @@ from . import namespaces, read, snapshots, states, write
 from .compact import compact
 from .engine import Engine
 from .files import boot_id
+from .filling import commit
 from .names import unit_of, unit_of_namespace
 from .namespaces import PrefixView, SessionView
 from .opening import close_engine, open_engine
@@ -202,6 +203,16 @@ class Store:
             NoSpace: The file system takes no more.
         """
         return write.begin(self._engine, sid, layer, start, count)
+
+    def commit(self, writes: Sequence[Write | StateWrite]) -> list[int]:
+        """Publish several writes in one step: readers see all of them or none; their generations.
+
+        Cheaper than one commit each. When it raises, none is published and all are closed.
+
+        Raises:
+            StorageError: As `Write.commit`.
+        """
+        return commit(self._engine, writes)
 
     def rows(self, sid: bytes, layer: int, start: int, end: int) -> Rows | None:
         """Rows [start, end) of a layer; None when the layer holds none at all.
