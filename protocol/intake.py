@@ -14,6 +14,7 @@ and the last read was far below its size. It is replaced, never resized: somebod
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .errors import ProtocolError, UsageError
@@ -30,8 +31,9 @@ LARGEST_BUFFER = 256 * KIB
 LARGE_BULK = 64 * KIB
 """Bulk strings of at least this many bytes are offered to the caller before their body is read."""
 
-MAP_FROM = 1 * MIB
-"""Collected bodies of this size and more are mapped: memory appears as bytes arrive, not when announced."""
+MAP_FROM = 4 * MIB
+"""Collected bodies of this size and more are mapped: memory appears as bytes arrive, not when announced.
+Smaller ones come from the heap, which hands out the same pages again and again, without faults."""
 
 HEADER_BYTES = 32
 """No header is longer: a type, 20 digits, CRLF."""
@@ -43,8 +45,8 @@ class Intake:
     """Receives bytes. See the module's text for the rules."""
 
     __slots__ = (
-        "_body", "_buffer", "_capacity", "_dead", "_head", "_large", "_last", "_most", "_offered", "_scanned",
-        "_tail", "_view", "_whole",
+        "_body", "_buffer", "_capacity", "_dead", "_head", "_large", "_last", "_most", "_offered", "_reads",
+        "_scanned", "_tail", "_view", "_whole",
     )  # fmt: skip
 
     def __init__(self, large_bulk: int, longest_line: int) -> None:
@@ -56,6 +58,9 @@ class Intake:
         self._scanned = 0
         """Bytes from `_head` on in which no line end was found."""
         self._last = 0
+        """Bytes of the last read."""
+        self._reads = 0
+        """Number of reads into the parser's own buffer."""
         self._whole = False
         """The last read filled the buffer to its end."""
         self._offered: memoryview | None = None
@@ -97,6 +102,7 @@ class Intake:
         else:
             self._tail += count
             self._last = count
+            self._reads += 1
             self._whole = self._tail == self._capacity
 
     def direct(self, buffer: Buffer) -> None:
@@ -152,19 +158,27 @@ class Intake:
 
     def _own_room(self) -> memoryview:
         pending, capacity = self._tail - self._head, self._capacity
-        if self._whole and capacity < LARGEST_BUFFER or pending > capacity // 2:
-            if 2 * capacity > self._most and pending == capacity:
-                raise UsageError("call next_event() until it returns NEED_DATA before receiving more")
-            self._replace_buffer(2 * capacity)
+        wanted = self._wanted_capacity(pending)
+        if wanted != capacity:
+            self._replace_buffer(wanted)
         elif not pending:
             self._head = self._tail = 0
-            if self._last < capacity // 8 and capacity > SMALLEST_BUFFER:
-                self._replace_buffer(capacity // 2)
         elif capacity - self._tail < capacity // 2:
             self._view[:pending] = self._view[self._head : self._tail]
             self._head, self._tail = 0, pending
         self._whole = False
         return self._view[self._tail :]
+
+    def _wanted_capacity(self, pending: int) -> int:
+        capacity = self._capacity
+        if pending > capacity // 2 or (self._whole and capacity < LARGEST_BUFFER):
+            if 2 * capacity <= self._most:
+                return 2 * capacity
+            if pending == capacity:
+                raise UsageError("call next_event() until it returns NEED_DATA before receiving more")
+        elif not pending and self._last < capacity // 8 and capacity > SMALLEST_BUFFER:
+            return capacity // 2
+        return capacity
 
     def _line(self, limit: int) -> bytes | None:
         """Take a line, without its LF; None when it has not arrived.
@@ -183,19 +197,12 @@ class Intake:
         self._head = end + 1
         return bytes(self._view[head:end])
 
-    def _take(self, length: int, what: str) -> bytes | None:
-        """Take a small body and the CRLF after it; None when they have not arrived."""
-        head = self._head
-        end = head + length
-        if self._tail < end + 2:
-            return None
-        self._expect_crlf(end, what)
-        self._head = end + 2
-        return bytes(self._view[head:end])
-
-    def _expect_crlf(self, at: int, what: str) -> None:
-        if self._buffer[at] != CR or self._buffer[at + 1] != LF:
-            raise ProtocolError(f"expected CRLF after {what}")
+    def _crlf_at(self, at: int) -> bool:
+        """Whether the CRLF that must stand here after a bulk string has arrived."""
+        arrived = self._tail - at
+        if (arrived > 0 and self._buffer[at] != CR) or (arrived > 1 and self._buffer[at + 1] != LF):
+            raise ProtocolError("expected CRLF after a bulk string")
+        return arrived > 1
 
     # Large bodies
 
@@ -233,9 +240,8 @@ class Intake:
             body.remaining -= count
         if body.remaining:
             return NEED_DATA if body.discarded or body.room() else body.ask_for_more()
-        if self._tail - self._head < 2:
+        if not self._crlf_at(self._head):
             return NEED_DATA
-        self._expect_crlf(self._head, "a bulk string")
         self._head += 2
         return None
 
@@ -298,6 +304,11 @@ def allocate(length: int) -> memoryview:
     if length < MAP_FROM:
         return memoryview(bytearray(length))
     try:
-        return memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"no room for a bulk string of {length} bytes") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # Faults on small pages would cost more than the copy from the socket.
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)

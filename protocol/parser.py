@@ -9,16 +9,21 @@ of them is skipped, as Redis 7 does. Stricter than Redis: every header ends in C
 and there are at most `Limits.array_elements` arguments. Numbers are canonical: `$007` and `$-0` are refused.
 
 Every limit is checked on the header that announces something. Text of errors is Redis' where Redis has one.
+
+Two lanes lead to the same result. By hand, an argument at a time, goes whatever is incomplete, large, inline
+or wrong. A pipeline of small commands that arrived together goes through `batch`, several times faster.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
+from . import batch
 from .errors import ProtocolError
 from .events import NEED_DATA, Argument, Body, BulkMore, BulkStart, Command, NeedDataType
 from .inline import split_inline
-from .intake import CR, HEADER_BYTES, LARGE_BULK, Intake, LineTooLong
+from .intake import CR, HEADER_BYTES, LARGE_BULK, LF, Intake, LineTooLong
 from .limits import DEFAULT_LIMITS, Limits
 
 __all__ = [
@@ -30,6 +35,13 @@ RequestEvent: TypeAlias = NeedDataType | Command | BulkStart | BulkMore
 ARRAY, BULK = ord("*"), ord("$")
 UNKNOWN = -1
 
+_ARRAY_HEADER = re.compile(rb"\*(0|-?[1-9][0-9]{0,18})\r\n").match
+_HEADER_START = re.compile(rb"(-?|0|-?[1-9][0-9]{0,18})\r?").fullmatch
+_BULK_HEADER = re.compile(rb"\$(0|[1-9][0-9]{0,18})\r\n").match
+
+NEXT_WITHIN = 1024
+"""Another command must begin within so many bytes for a batch to be tried."""
+
 
 class RequestParser(Intake):
     """Parses what a client sends.
@@ -38,7 +50,18 @@ class RequestParser(Intake):
         authenticated: False switches the limits to those for strangers. May be changed between two events.
     """
 
-    __slots__ = ("authenticated", "_args", "_kept", "_length", "_limits", "_missing")
+    __slots__ = (
+        "authenticated",
+        "_args",
+        "_batches",
+        "_hopeless",
+        "_kept",
+        "_length",
+        "_limits",
+        "_missing",
+        "_notable",
+        "_ready",
+    )
 
     def __init__(
         self,
@@ -64,6 +87,16 @@ class RequestParser(Intake):
         """Length of the small argument whose header was read and whose body was not."""
         self._kept = 0
         """Bytes of the open command's small arguments."""
+        self._notable = min(large_bulk, limits.bulk_bytes, limits.unauthenticated_bulk_bytes)
+        """Length from which on an argument may meet a limit."""
+        self._ready: list[Command] = []
+        """Commands of a batch, the last one first."""
+        self._batches = (
+            min(large_bulk, limits.bulk_bytes, limits.array_elements, limits.command_bytes) >= batch.LONGEST
+        )
+        """No limit can be met within a batch. Otherwise all is parsed by hand."""
+        self._hopeless = -1
+        """The read in which a batch failed: its rest is parsed by hand, so that nothing is tried twice."""
 
     def next_event(self) -> RequestEvent:
         """What has arrived next.
@@ -72,6 +105,8 @@ class RequestParser(Intake):
             ProtocolError: The client broke the framing; every later call raises it again.
             UsageError: The event before was not answered.
         """
+        if self._ready:
+            return self._ready.pop()
         if self._dead is not None:
             raise self._dead
         try:
@@ -97,7 +132,10 @@ class RequestParser(Intake):
         """Read an array's header, or a whole inline command; None when an array was opened."""
         while self._head < self._tail:
             if self._buffer[self._head] == ARRAY:
-                if (count := self._array_header()) is None:
+                if self._batches and self.authenticated and self._parse_batch():
+                    return self._ready.pop()
+                count = self._array_header()
+                if count is None:
                     return NEED_DATA
                 if count > 0:
                     self._missing, self._kept = count, 0
@@ -111,79 +149,89 @@ class RequestParser(Intake):
         return NEED_DATA
 
     def _read_arguments(self) -> RequestEvent:
+        # Written with an eye on speed: this loop is what a single small command costs.
+        buffer, view, tail, args = self._buffer, self._view, self._tail, self._args
         while self._missing:
-            if self._length == UNKNOWN:
-                length = self._bulk_header()
-                if length is None:
+            length = self._length
+            if length == UNKNOWN:
+                header = _BULK_HEADER(buffer, self._head, tail)
+                if header is None:
+                    self._expect_header(BULK, "bulk")
                     return NEED_DATA
+                length = int(header[1])
+                if length >= self._notable:
+                    self._check_length(length)
+                self._head = header.end()
                 if length >= self._large:
                     self._open_body(length)
-                    return BulkStart(self._args, length)
+                    return BulkStart(args, length)
                 self._length = length
-            argument = self._take(self._length, "a bulk string")
-            if argument is None:
+                self._kept += length
+                if self._kept > self._limits.command_bytes:
+                    raise ProtocolError("too big command")
+            head = self._head
+            end = head + length
+            if (tail < end + 2 or buffer[end] != CR or buffer[end + 1] != LF) and not self._crlf_at(end):
                 return NEED_DATA
-            self._args.append(argument)
+            args.append(bytes(view[head:end]))
+            self._head = end + 2
             self._missing -= 1
             self._length = UNKNOWN
-        args, self._args = self._args, []
+        self._args = []
         return Command(args)
+
+    def _parse_batch(self) -> bool:
+        """Parse the pipeline that begins here, if there is one."""
+        head, tail = self._head, self._tail
+        if (
+            self._hopeless == self._reads
+            or self._buffer.find(b"\r\n*", head, min(tail, head + NEXT_WITHIN)) < 0
+        ):
+            return False
+        data = bytes(self._view[head : min(tail, head + batch.LONGEST)])
+        if len(data) < tail - head or data[-1] != LF:
+            data = data[: data.rfind(b"\r\n*") + 2]
+        commands = batch.parse_batch(data)
+        if commands is None:
+            self._hopeless = self._reads
+            return False
+        self._head += len(data)
+        commands.reverse()
+        self._ready = commands
+        return True
 
     # Headers
 
     def _array_header(self) -> int | None:
-        line = self._header("mbulk")
-        if line is None:
+        header = _ARRAY_HEADER(self._buffer, self._head, self._tail)
+        if header is None:
+            self._expect_header(ARRAY, "multibulk")
             return None
-        if line[:1] == b"-" and number(line[1:]):
-            return 0
-        count = number(line)
-        if count is None or count > self._limits.array_elements:
+        count = int(header[1])
+        if count > self._limits.array_elements:
             raise ProtocolError("invalid multibulk length")
         if not self.authenticated and count > self._limits.unauthenticated_array_elements:
             raise ProtocolError("unauthenticated multibulk length")
+        self._head = header.end()
         return count
 
-    def _bulk_header(self) -> int | None:
-        if self._head == self._tail:
-            return None
-        if (found := self._buffer[self._head]) != BULK:
-            raise ProtocolError(f"expected '$', got '{chr(found) if 0x20 <= found < 0x7F else ' '}'")
-        line = self._header("bulk")
-        if line is None:
-            return None
-        length = number(line)
-        if length is None or length > self._limits.bulk_bytes:
+    def _check_length(self, length: int) -> None:
+        if length > self._limits.bulk_bytes:
             raise ProtocolError("invalid bulk length")
         if not self.authenticated and length > self._limits.unauthenticated_bulk_bytes:
             raise ProtocolError("unauthenticated bulk length")
-        if length < self._large:
-            self._kept += length
-            if self._kept > self._limits.command_bytes:
-                raise ProtocolError("too big command")
-        return length
 
-    def _header(self, kind: str) -> bytes | None:
-        """What stands between the type and the CRLF."""
-        try:
-            line = self._line(HEADER_BYTES)
-        except LineTooLong:
-            raise ProtocolError(f"too big {kind} count string") from None
-        if line is None:
-            return None
-        if line[-1] != CR:
-            raise ProtocolError(f"invalid {'multibulk' if kind == 'mbulk' else kind} length")
-        return line[1:-1]
+    def _expect_header(self, kind: int, name: str) -> None:
+        """Raise if what stands here cannot become a header of this kind."""
+        start = bytes(self._view[self._head : min(self._tail, self._head + HEADER_BYTES)])
+        if start and start[0] != kind:
+            got = chr(start[0]) if 0x20 <= start[0] < 0x7F else " "
+            raise ProtocolError(f"expected '{chr(kind)}', got '{got}'")
+        if not _HEADER_START(start[1:]):
+            raise ProtocolError(f"invalid {name} length")
 
     def _inline_line(self) -> bytes | None:
         try:
             return self._line(self._limits.inline_bytes)
         except LineTooLong:
             raise ProtocolError("too big inline request") from None
-
-
-def number(digits: bytes) -> int | None:
-    """The value of a canonical decimal number: digits only, no leading zero."""
-    if digits.isdigit() and (digits[0] != 0x30 or len(digits) == 1):
-        return int(digits)
-    return None

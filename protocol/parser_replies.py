@@ -15,7 +15,6 @@ from .errors import CommandError, ProtocolError
 from .events import NEED_DATA, Body, BulkMore, NeedDataType, Push, Reply, ReplyBulkStart
 from .intake import CR, LARGE_BULK, Intake, LineTooLong
 from .limits import DEFAULT_LIMITS, Limits
-from .parser import number
 from .values import Verbatim
 
 __all__ = ["NEED_DATA", "Body", "BulkMore", "Push", "Reply", "ReplyBulkStart", "ReplyEvent", "ReplyParser"]
@@ -118,9 +117,12 @@ class ReplyParser(Intake):
         return None
 
     def _read_bulk(self) -> ReplyEvent | None:
-        data = self._take(self._length, "a bulk string")
-        if data is None:
+        head = self._head
+        end = head + self._length
+        if not self._crlf_at(end):
             return NEED_DATA
+        data = bytes(self._view[head:end])
+        self._head = end + 2
         kind, self._bulk = self._bulk, 0
         if kind == ord("="):
             if data[3:4] != b":":
@@ -168,10 +170,17 @@ class ReplyParser(Intake):
         return self._deliver(items)
 
     def _count(self, text: bytes, limit: int, what: str) -> int:
-        count = number(text)
+        count = _number(text)
         if count is None or count > limit:
             raise ProtocolError(f"invalid {what} length")
         return count
+
+
+def _number(digits: bytes) -> int | None:
+    """The value of a canonical decimal number: digits only, no leading zero."""
+    if digits.isdigit() and (digits[0] != 0x30 or len(digits) == 1):
+        return int(digits)
+    return None
 
 
 def _scalar(kind: int, text: bytes) -> object:
@@ -195,7 +204,7 @@ def _scalar(kind: int, text: bytes) -> object:
 
 
 def _integer(text: bytes) -> int:
-    if number(text.lstrip(b"+-") if text[:1] in b"+-" else text) is None:
+    if _number(text.lstrip(b"+-") if text[:1] in b"+-" else text) is None:
         raise ValueError
     return int(text)
 
