@@ -1,0 +1,414 @@
+"""Moving bytes: pionkv beside redis-server, and both beside a bare socket, in one run.
+
+The same lean client (one blocking socket, `recv_into` a warm buffer) drives every server, so that only the
+servers differ. Sizes are those of one layer's rows. CPU seconds of each server are read from the kernel.
+
+    python tests/benchmarks/bench_io.py [--rounds 9] [--unix]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import redis
+from harness import Row, interleaved, rate_row, write_results
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from server_process import ServerProcess  # noqa: E402
+
+MIB = 1 << 20
+DIM = 1024
+ROW = 2 * DIM
+DISTINCT = 3
+"""Different contents that rounds rotate through."""
+
+
+class Wire:
+    """A lean client: commands out in as few sends as they have large parts, bulk strings into one buffer."""
+
+    def __init__(self, address: tuple[str, int] | str, room: int = 65 * MIB) -> None:
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        self.socket.connect(address)
+        if family == socket.AF_INET:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.room = memoryview(np.ones(room, np.uint8)).cast("B")
+        self._rest = b""
+
+    def send(self, *args: bytes | memoryview) -> None:
+        small = b"*%d\r\n" % len(args)
+        for arg in args:
+            small += b"$%d\r\n" % len(arg)
+            if len(arg) < 1 << 14:
+                small += bytes(arg)
+            else:
+                self.socket.sendall(small)
+                self.socket.sendall(arg)
+                small = b""
+            small += b"\r\n"
+        self.socket.sendall(small)
+
+    def line(self) -> bytes:
+        while b"\r\n" not in self._rest:
+            self._rest += self.socket.recv(4096)
+        line, self._rest = self._rest.split(b"\r\n", 1)
+        if line.startswith(b"-"):
+            raise RuntimeError(line.decode())
+        return line
+
+    def bulk(self, at: int = 0) -> int:
+        """Receive one bulk string to `room[at:]`; its length."""
+        size = int(self.line()[1:])
+        have = min(len(self._rest), size)
+        self.room[at : at + have] = self._rest[:have]
+        self._rest = self._rest[have:]
+        while have < size:
+            have += self.socket.recv_into(self.room[at + have : at + size])
+        while len(self._rest) < 2:
+            self._rest += self.socket.recv(2 - len(self._rest))
+        self._rest = self._rest[2:]
+        return size
+
+    def call(self, *args: bytes | memoryview) -> bytes:
+        self.send(*args)
+        return self.line()
+
+
+class Contents:
+    """Random halfs, finite, in several versions."""
+
+    def __init__(self, size: int) -> None:
+        rng = np.random.default_rng(size)
+        self.versions = [
+            memoryview(rng.standard_normal(size // 2).astype(np.float16)).cast("B") for _ in range(DISTINCT)
+        ]
+        self.turn = 0
+
+    def next(self) -> memoryview:
+        self.turn += 1
+        return self.versions[self.turn % DISTINCT]
+
+
+class Bench:
+    def __init__(self, ours: ServerProcess, redis_port: int, rounds: int, unix: str) -> None:
+        self.ours_process, self.rounds, self.unix = ours, rounds, unix
+        self.ours = Wire(("127.0.0.1", ours.port))
+        self.redis = Wire(("127.0.0.1", redis_port))
+        self.redis_port = redis_port
+        self.rows: list[Row] = []
+
+    def sizes(self) -> None:
+        targets = {1: (1.0, 1.0), 4: (1.1, 1.0), 16: (1.8, 1.5), 64: (3.0, 1.5)}
+        for mb, (fetch_target, store_target) in targets.items():
+            size = mb * MIB
+            contents, count = Contents(size), b"%d" % (size // ROW)
+            self.ours.call(b"KV.PREFIX.REGISTER", b"io", b"%d" % DIM, b"fp16")
+            turn = [0]
+
+            def store(contents: Contents = contents, count: bytes = count, turn: list[int] = turn) -> None:
+                turn[0] += 1
+                self.ours.call(
+                    b"V.STOREBATCH", b"io_pk", b"%d" % turn[0], b"0", count, contents.next(), b"FMT", b"F16"
+                )
+
+            def set_(contents: Contents = contents, turn: list[int] = turn) -> None:
+                self.redis.call(b"SET", b"k%d" % turn[0], contents.next())
+
+            def fetch(count: bytes = count, turn: list[int] = turn) -> None:
+                self.ours.send(
+                    b"V.FETCH", b"io_pk", b"%d" % turn[0], b"RANGE", b"0", count, b"FMT", b"NATIVE"
+                )
+                self.ours.bulk()
+
+            def get(turn: list[int] = turn) -> None:
+                self.redis.send(b"GET", b"k%d" % turn[0])
+                self.redis.bulk()
+
+            stored = interleaved({"pionkv": store, "redis": set_}, self.rounds, 2)
+            fetched = interleaved({"pionkv": fetch, "redis": get}, self.rounds, 2)
+            fetch()
+            assert bytes(self.ours.room[:size]) in [bytes(v) for v in contents.versions], "wrong rows"
+            self._add(f"FETCH NATIVE {mb} MiB", size, fetched, "redis GET", fetch_target)
+            self._add(f"STOREBATCH F16 {mb} MiB", size, stored, "redis SET", store_target)
+            self.ours.call(b"KV.PREFIX.DROP", b"io")
+            self.redis.call(b"FLUSHALL")
+
+    def against_socket(self) -> None:
+        size = 64 * MIB
+        contents = Contents(size)
+        self.ours.call(b"KV.PREFIX.REGISTER", b"raw", b"%d" % DIM, b"fp16")
+        count = b"%d" % (size // ROW)
+        self.ours.call(b"V.STOREBATCH", b"raw_pk", b"0", b"0", count, contents.versions[0], b"FMT", b"F16")
+        lanes: list[tuple[str, tuple[str, int] | str]] = [
+            ("TCP", ("127.0.0.1", self.ours_process.port)),
+            ("Unix", self.unix),
+        ]
+        for name, address in lanes:
+            wire = Wire(address)
+
+            def fetch(wire: Wire = wire) -> None:
+                wire.send(b"V.FETCH", b"raw_pk", b"0", b"RANGE", b"0", count, b"FMT", b"RAW")
+                wire.bulk()
+
+            with bare_sender(name, contents.versions[0]) as receive:
+                bare = partial(receive, wire.room)
+                seconds = interleaved({"pionkv": fetch, "socket": bare}, self.rounds, 2)
+            self._add(f"FETCH RAW 64 MiB over {name}", size, seconds, f"bare {name} socket", 0.85)
+        self.ours.call(b"KV.PREFIX.DROP", b"raw")
+
+    def whole_prefix(self) -> None:
+        layers, size = 32, MIB
+        contents, count = Contents(size), b"%d" % (MIB // ROW)
+        self.ours.call(b"KV.PREFIX.REGISTER", b"whole", b"%d" % DIM, b"fp16")
+        for layer in range(layers):
+            for side in (b"whole_pk", b"whole_pv"):
+                blob = contents.next()
+                self.ours.call(b"V.STOREBATCH", side, b"%d" % layer, b"0", count, blob, b"FMT", b"F16")
+                self.redis.call(b"SET", b"%s%d" % (side, layer), blob)
+
+        def fetchall() -> None:
+            self.ours.send(b"V.FETCHALL", b"whole_pk", b"whole_pv", b"0", count, b"FMT", b"RAW")
+            assert self.ours.line() == b"*%d" % (2 * layers)
+            for index in range(2 * layers):
+                self.ours.bulk(index * size)
+
+        def gets() -> None:
+            for layer in range(layers):
+                self.redis.send(b"GET", b"whole_pk%d" % layer)
+                self.redis.send(b"GET", b"whole_pv%d" % layer)
+            for index in range(2 * layers):
+                self.redis.bulk(index * size)
+
+        seconds = interleaved({"pionkv": fetchall, "redis": gets}, self.rounds, 2)
+        fetchall(), gets()
+        assert self.ours.room[: 64 * size] == self.redis.room[: 64 * size], "wrong rows"
+        self._add("FETCHALL 32 layers x 2 x 1 MiB", 2 * layers * size, seconds, "64 pipelined GETs", 1.5)
+        self.ours.call(b"KV.PREFIX.DROP", b"whole")
+        self.redis.call(b"FLUSHALL")
+
+    def packing(self) -> None:
+        size = 16 * MIB
+        rng = np.random.default_rng(1)
+        blobs = [
+            memoryview(rng.standard_normal(size // 4).astype(np.float32)).cast("B") for _ in range(DISTINCT)
+        ]
+        rows = size // 4 // DIM
+        self.ours.call(b"KV.PREFIX.REGISTER", b"packed", b"%d" % DIM, b"mlx4g32")
+        self.ours.call(b"KV.PREFIX.REGISTER", b"plain", b"%d" % DIM, b"fp32")
+        turn = [0]
+
+        def store(name: bytes, form: bytes) -> None:
+            turn[0] += 1
+            self.ours.call(
+                b"V.STOREBATCH",
+                name,
+                b"%d" % turn[0],
+                b"0",
+                b"%d" % rows,
+                blobs[turn[0] % DISTINCT],
+                b"FMT",
+                form,
+            )
+
+        arms = {
+            "packed": lambda: store(b"packed_pk", b"F32"),
+            "raw": lambda: store(b"plain_pk", b"RAW"),
+        }
+        seconds = interleaved(arms, self.rounds, 2)
+        row = rate_row(
+            "STOREBATCH fp32 in, mlx4g32 stored, 16 MiB", "GB/s", size / 1e9, seconds["packed"],
+            ("STOREBATCH RAW", seconds["raw"]), 0.5,
+        )  # fmt: skip
+        self.rows.append(row)
+        self.ours.call(b"KV.PREFIX.DROP", b"packed", b"plain")
+
+    def clients(self) -> None:
+        """Our client's way of receiving beside redis-py with hiredis, both from our server."""
+        from pionkv.client import StoreClient
+
+        for mb, target in ((16, 2.5), (64, 4.0)):
+            size = mb * MIB
+            blob, count = Contents(size).versions[0], size // ROW
+            self.ours.call(b"KV.PREFIX.REGISTER", b"cl", b"%d" % DIM, b"fp16")
+            self.ours.call(b"V.STOREBATCH", b"cl_pk", b"0", b"0", b"%d" % count, blob, b"FMT", b"F16")
+            theirs = redis.Redis(port=self.ours_process.port)
+            ours = StoreClient(port=self.ours_process.port)
+            received: dict[str, Any] = {}
+
+            def lane(ours: StoreClient = ours, count: int = count, got: dict[str, Any] = received) -> None:
+                got["lane"] = ours.fetch_range("cl_pk", 0, 0, count, form="RAW")
+
+            def reply(theirs: Any = theirs, count: int = count, got: dict[str, Any] = received) -> None:
+                got["reply"] = theirs.execute_command("V.FETCH", "cl_pk", 0, "RANGE", 0, count, "FMT", "RAW")
+
+            seconds = interleaved({"lane": lane, "redis-py": reply}, self.rounds, 2)
+            assert received["lane"].tobytes() == received["reply"] == bytes(blob), "wrong rows"
+            row = rate_row(
+                f"client receives {mb} MiB", "GB/s", size / 1e9, seconds["lane"],
+                ("redis-py + hiredis", seconds["redis-py"]), target,
+            )  # fmt: skip
+            self.rows.append(row)
+            self.ours.call(b"KV.PREFIX.DROP", b"cl")
+
+    def small_commands(self) -> None:
+        for name, target in (("PING_MBULK", 0.5), ("SET", 0.4), ("GET", 0.4)):
+            ours, theirs = [], []
+            for _ in range(5):
+                ours.append(self._benchmark(self.ours_process.port, "-t", name.lower()))
+                theirs.append(self._benchmark(self.redis_port, "-t", name.lower()))
+            self._per_second(f"{name}, 50 connections, pipeline 16", ours, theirs, "redis-server", target)
+        ours, theirs = [], []
+        for _ in range(5):
+            ours.append(self._benchmark(self.ours_process.port, "KV.PREFIX.LOOKUP", "none"))
+            theirs.append(self._benchmark(self.redis_port, "EXISTS", "none"))
+        self._per_second("LOOKUP, 50 connections, pipeline 16", ours, theirs, "redis EXISTS", 0.3)
+
+    def _benchmark(self, port: int, *what: str) -> float:
+        """Seconds a request, by redis-benchmark."""
+        command = ["redis-benchmark", "-p", str(port), "-P", "16", "-n", "100000", "--csv", *what]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return 1 / float(done.stdout.strip().splitlines()[-1].split(",")[1].strip('"'))
+
+    def _per_second(
+        self, work: str, ours: list[float], theirs: list[float], peer: str, target: float
+    ) -> None:
+        self.rows.append(rate_row(work, "thousand requests/s", 1e-3, ours, (peer, theirs), target))
+
+    def cpu(self, pids: dict[str, int]) -> None:
+        """CPU seconds of each server for 4 GiB fetched in 16 MiB pieces."""
+        size, pieces = 16 * MIB, 256
+        contents, count = Contents(size), b"%d" % (size // ROW)
+        self.ours.call(b"KV.PREFIX.REGISTER", b"cpu", b"%d" % DIM, b"fp16")
+        self.ours.call(b"V.STOREBATCH", b"cpu_pk", b"0", b"0", count, contents.versions[0], b"FMT", b"F16")
+        self.redis.call(b"SET", b"cpu", contents.versions[0])
+        spent: dict[str, list[float]] = {"pionkv": [], "redis": []}
+        for _ in range(5):
+            for name, wire, command in (
+                ("pionkv", self.ours, (b"V.FETCH", b"cpu_pk", b"0", b"RANGE", b"0", count, b"FMT", b"RAW")),
+                ("redis", self.redis, (b"GET", b"cpu")),
+            ):
+                begin = cpu_seconds(pids[name])
+                for _ in range(pieces // 4):
+                    wire.send(*command)
+                    wire.bulk()
+                spent[name].append(cpu_seconds(pids[name]) - begin)
+        row = rate_row(
+            "server CPU for FETCH 16 MiB", "GB per CPU second", size * (pieces // 4) / 1e9, spent["pionkv"],
+            ("redis GET", spent["redis"]), 1.0,
+        )  # fmt: skip
+        self.rows.append(row)
+        self.ours.call(b"KV.PREFIX.DROP", b"cpu")
+
+    def _add(self, work: str, size: int, seconds: dict[str, list[float]], peer: str, target: float) -> None:
+        ours, theirs = seconds["pionkv"], next(v for k, v in seconds.items() if k != "pionkv")
+        self.rows.append(rate_row(work, "GB/s", size / 1e9, ours, (peer, theirs), target))
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def bare_sender(kind: str, data: memoryview) -> Iterator[Callable[[memoryview], None]]:
+    """A thread-less peer process that sends `data` for each byte it gets: the socket's own speed."""
+    if kind == "TCP":
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address: Any = listener.getsockname()
+            ours = socket.create_connection(address)
+            theirs, _ = listener.accept()
+    else:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        while theirs.recv(1):
+            theirs.sendall(data)
+        os._exit(0)
+    theirs.close()
+
+    def receive(room: memoryview) -> None:
+        ours.send(b"x")
+        have = 0
+        while have < len(data):
+            have += ours.recv_into(room[have : len(data)])
+
+    try:
+        yield receive
+    finally:
+        ours.close()
+        os.waitpid(child, 0)
+
+
+@contextmanager
+def redis_server() -> Iterator[tuple[int, int]]:
+    """A redis-server without persistence; its port and process id."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--io-threads", "1"],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                threading.Event().wait(0.05)
+        yield port, process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", default="", help="names of parts, comma-separated")
+    options = parser.parse_args()
+    if shutil.which("redis-server") is None:
+        raise SystemExit("redis-server is not installed: `make system` installs it where apt is there")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        unix = str(folder / "socket")
+        ours = ServerProcess(folder / "data", "--unix-socket", unix, "--max-bytes", "16GB")
+        ours.start()
+        stack.callback(ours.stop)
+        port, pid = stack.enter_context(redis_server())
+        bench = Bench(ours, port, options.rounds, unix)
+        parts: dict[str, Callable[[], None]] = {
+            "sizes": bench.sizes,
+            "socket": bench.against_socket,
+            "prefix": bench.whole_prefix,
+            "packing": bench.packing,
+            "clients": bench.clients,
+            "small": bench.small_commands,
+            "cpu": lambda: bench.cpu({"pionkv": ours.pid, "redis": pid}),
+        }
+        for name, part in parts.items():
+            if not options.only or name in options.only.split(","):
+                begin = time.perf_counter()
+                part()
+                print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
+        write_results("io", bench.rows)
+
+
+if __name__ == "__main__":
+    main()
