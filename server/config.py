@@ -72,7 +72,11 @@ def _seconds(text: str) -> float:
 def _setting(
     default: Any, help: str, parse: Callable[[str], Any], *, redis: str | None = None, secret: bool = False
 ) -> Any:
-    return field(default=default, metadata={"help": help, "parse": parse, "redis": redis, "secret": secret})
+    return field(
+        default=default,
+        repr=not secret,
+        metadata={"help": help, "parse": parse, "redis": redis, "secret": secret},
+    )
 
 
 @dataclass(frozen=True, slots=True)

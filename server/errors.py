@@ -48,7 +48,8 @@ _MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
         f"command not allowed when used memory > 'maxmemory' ({e.needed} bytes needed, budget {e.limit}).",
     ),
     storage.NoSpace: lambda command, e: ("OOM", f"no space left for {e.where}"),
-    storage.Stale: lambda command, e: ("STALE", f"{command}: the session changed while rows were arriving"),
+    storage.NoHandles: lambda command, e: ("BUSY", "the server may open no more files"),
+    storage.Stale: lambda command, e: ("STALE", f"{command}: the session changed meanwhile"),
     storage.Quarantined: lambda command, e: ("QUARANTINED", f"{command}: {e.reason}"),
     storage.UnknownSnapshot: lambda command, e: ("ERR", f"{command}: unknown snap_id for this session"),
     storage.SnapshotLimit: lambda command, e: (

@@ -21,6 +21,12 @@ COPY_BYTES = 1 << 14
 SLICE_BYTES = 1 << 20
 """Large replies are handed to the transport in slices of this size."""
 
+COPIED_SLICE_BYTES = 1 << 16
+"""Buffers that are wanted back are copied in slices of this size; the transport holds one of them at most."""
+
+STALL_SECONDS = 1.0
+"""A peer that reads nothing for so long has stopped to read."""
+
 TURN_BYTES = 4 << 20
 """After so many bytes sent without waiting, other connections get their turn."""
 
@@ -103,16 +109,46 @@ class Output:
                     self._push(piece)
                 await self._breathe(piece.nbytes)
 
+    async def send_copies(self, data: memoryview) -> int:
+        """Send as much of `data` as the peer reads; how many bytes, all of which are copied when it returns.
+
+        It is all of them, unless the peer has read nothing for `STALL_SECONDS`.
+
+        Raises:
+            ConnectionResetError: The peer went away.
+        """
+        taken = 0
+        while taken < data.nbytes and not self.muted:
+            if self.blocked and not await self._drained_within(STALL_SECONDS):
+                return taken
+            piece = data[taken : taken + COPIED_SLICE_BYTES]
+            self.write(bytes(piece))
+            self.flush()
+            taken += piece.nbytes
+            await self._yield_turn(piece.nbytes)
+        return data.nbytes if self.muted else taken
+
+    async def _drained_within(self, seconds: float) -> bool:
+        waiter = self._waiter = self._loop.create_future()
+        await asyncio.wait((waiter,), timeout=seconds)
+        if not waiter.done():
+            return False
+        waiter.result()
+        return True
+
     async def _breathe(self, sent: int) -> None:
         """Wait for a slow peer; and let other connections have their turn, however fast this one is."""
-        self._turn -= sent
         if self.blocked:
             await self.drained()
-        elif self._turn <= 0:
-            await asyncio.sleep(0)
+            self._turn = TURN_BYTES
         else:
-            return
-        self._turn = TURN_BYTES
+            await self._yield_turn(sent)
+
+    async def _yield_turn(self, sent: int) -> None:
+        self._turn -= sent
+        if self._turn <= 0:
+            self._turn = TURN_BYTES
+            await asyncio.sleep(0)
 
     def _push(self, data: memoryview) -> None:
         """Hand what was gathered and `data` to the transport in one vectored write."""

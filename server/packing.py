@@ -192,12 +192,14 @@ class Packing(StoreReceiver):
         self._job: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self._closed = False
-        self._free = self._take_chunks()
+        self._free: list[memoryview] = []
+        self._may_take = CHUNKS
 
-    def _take_chunks(self) -> list[memoryview]:
-        return [self._service.chunks.take() for _ in range(CHUNKS)]
+    def _take(self) -> memoryview:
+        """A chunk more; the second one only when the first is not packed in time."""
+        return self._service.chunks.take()
 
-    def _give_chunks(self) -> None:
+    def _give_all(self) -> None:
         for chunk in self._free:
             self._service.chunks.give(chunk)
 
@@ -205,7 +207,10 @@ class Packing(StoreReceiver):
         """A chunk for whole rows; None while all of them wait for the thread."""
         self._submit()
         if not self._free:
-            return None
+            if not self._may_take:
+                return None
+            self._may_take -= 1
+            self._free.append(self._take())
         self._filling = self._cut(self._free.pop(), remaining)
         return self._filling
 
@@ -263,7 +268,7 @@ class Packing(StoreReceiver):
             self._free_again(self._filling)
         while self._filled:
             self._free_again(self._filled.popleft())
-        self._give_chunks()
+        self._give_all()
         self._write.abort()
 
 
@@ -283,10 +288,10 @@ class Spooling(Packing):
         self._begin = begin
         super().__init__(service, begin(), length, guess, wake)
 
-    def _take_chunks(self) -> list[memoryview]:
-        return [memoryview(b"")] * CHUNKS
+    def _take(self) -> memoryview:
+        return memoryview(b"")
 
-    def _give_chunks(self) -> None:
+    def _give_all(self) -> None:
         self._service.spools.give(self._spool)
 
     def _free_again(self, chunk: memoryview) -> None:

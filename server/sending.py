@@ -85,22 +85,41 @@ def count_sent(client: Client, rows: Rows, size: int) -> None:
 
 
 async def _send_unpacked(client: Client, rows: Rows, element: Element) -> None:
-    """Two chunks take turns: one is unpacked by a thread while the socket takes the other."""
+    """Buffers are held only while the peer reads: when it stops they are given back, and filled anew."""
+    sent, size = 0, rows.count * rows.spec.dim * element.itemsize
+    while (sent := await _send_while_read(client, rows, element, sent)) < size:
+        await client.out.drained()
+
+
+async def _send_while_read(client: Client, rows: Rows, element: Element, start: int) -> int:
+    """Send from byte `start` on; how far it came: to the end, or to where the peer stopped to read.
+
+    Two chunks take turns: one is unpacked by a thread while the socket takes the other.
+    """
     service = client.service
-    spec, size = rows.spec, rows.spec.dim * element.itemsize
+    row_size = rows.spec.dim * element.itemsize
+    first_row, skip = divmod(start, row_size)
+    batches = _batches(rows, CHUNK_BYTES // row_size, first_row)
     chunks = [service.chunks.take(), service.chunks.take()]
-    job: asyncio.Future[memoryview] | None = None
+
+    def unpack_next() -> asyncio.Future[memoryview] | None:
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        chunks.reverse()
+        return service.loop.run_in_executor(service.threads, _unpack, rows.spec, batch, element, chunks[0])
+
+    job = unpack_next()
     try:
-        for batch in _batches(rows, CHUNK_BYTES // size):
-            ready = await job if job is not None else None
-            job = None
-            chunks.reverse()
-            job = service.loop.run_in_executor(service.threads, _unpack, spec, batch, element, chunks[0])
-            if ready is not None:
-                await client.out.send((ready,))
-        if job is not None:
-            ready, job = await job, None
-            await client.out.send((ready,))
+        while job is not None:
+            ready = (await job)[skip:]
+            skip = 0
+            job = unpack_next()
+            taken = await client.out.send_copies(ready)
+            start += taken
+            if taken < ready.nbytes:
+                break
+        return start
     finally:
         if job is not None:
             await asyncio.wait((job,))
@@ -119,10 +138,14 @@ def _unpack(spec: LayerSpec, parts: list[memoryview], element: Element, out: mem
     return out[:filled]
 
 
-def _batches(rows: Rows, most: int) -> Iterator[list[memoryview]]:
-    """The parts in batches of at most so many rows, cut where need be."""
+def _batches(rows: Rows, most: int, first: int) -> Iterator[list[memoryview]]:
+    """The parts from row `first` on, in batches of at most `most` rows, cut where need be."""
     size, batch, room = rows.spec.row_bytes, list[memoryview](), most
+    skipped = first * size
     for part in rows.parts:
+        skip = min(skipped, part.nbytes)
+        skipped -= skip
+        part = part[skip:]
         while part.nbytes:
             piece, part = part[: room * size], part[room * size :]
             batch.append(piece)

@@ -95,10 +95,19 @@ class LocalServer:
         logs.configure(settings.log_level, settings.log_format)
         self.app: App | None = None
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: uvloop.run(self._run()), daemon=True)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
         assert self._ready.wait(SECONDS)
+        assert self._failure is None, self._failure
         self._open: list[Wire] = []
+
+    def _serve(self) -> None:
+        try:
+            uvloop.run(self._run())
+        except BaseException as error:
+            self._failure = error
+            self._ready.set()
 
     async def _run(self) -> None:
         with closing(Store.open(self.settings.data_dir, store_options(self.settings))) as store:
@@ -141,6 +150,7 @@ class LocalServer:
         """Wait until it has stopped."""
         self._thread.join(SECONDS)
         assert not self._thread.is_alive()
+        assert self._failure is None, self._failure
 
 
 @pytest.fixture
@@ -174,3 +184,9 @@ def wire(server: LocalServer) -> Wire:
 def either(request: pytest.FixtureRequest, server: LocalServer) -> Wire:
     """A client of `server`, once with each protocol."""
     return server.connect(request.param)
+
+
+@pytest.fixture
+def wire_class() -> type[Wire]:
+    """`Wire` itself, for connections that a test makes on its own."""
+    return Wire
