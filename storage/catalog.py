@@ -139,7 +139,7 @@ class Writer(Reader):
         """The generation that this transaction gives to what it changes."""
         return self.totals.generation_base + int(self.txn.id())
 
-    def put(self, table: str, key: bytes, value: bytes) -> None:
+    def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Set the value of a key."""
         self.txn.put(key, value, db=self.catalog.tables[table])
 

@@ -1,4 +1,8 @@
-"""Making room: whole units go, the least valuable first, and only if that makes room in the end."""
+"""Making room: whole units go, the least valuable first, then plain keys that would end anyway.
+
+Nothing goes unless that makes room in the end. A plain key without a deadline never goes: nobody can
+compute it anew.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,21 @@ from collections.abc import Container
 
 from .catalog import Writer
 from .errors import OutOfBudget
+from .keyspace import expiry
 from .units import drop_unit
 
 
-def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[bytes]) -> None:
+def make_room(
+    writer: Writer, needed: int, limit: int | None, keep: Container[bytes], keep_key: bytes = b""
+) -> None:
     """Evict until `needed` more bytes fit under `limit`.
+
+    Args:
+        writer: The transaction.
+        needed: Bytes to be taken.
+        limit: The budget, or None.
+        keep: Units that stay.
+        keep_key: Place of a plain key that stays.
 
     Raises:
         OutOfBudget: They cannot fit. The caller lets it abort the transaction, so nothing was evicted.
@@ -19,12 +33,18 @@ def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[by
         return
     if needed > limit:
         raise OutOfBudget(needed, limit)
+    if _drop_units(writer, limit - needed, keep):
+        return
+    expiry.evict(writer, limit - needed, keep_key)
+    if writer.totals.bytes + needed > limit:
+        raise OutOfBudget(needed, limit)
+
+
+def _drop_units(writer: Writer, target: int, keep: Container[bytes]) -> bool:
+    """Drop units until no more than `target` bytes are taken; whether that could be reached."""
     # The queue is read in batches: a cursor must not be moved by the deletions under it.
     start = b""
-    while writer.totals.bytes + needed > limit:
-        batch = _batch(writer, start)
-        if not batch:
-            raise OutOfBudget(needed, limit)
+    while batch := _batch(writer, start):
         for key, unit in batch:
             start = key + b"\0"
             if unit in keep:
@@ -36,8 +56,9 @@ def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[by
             writer.totals.inflation = max(writer.totals.inflation, record.priority)
             writer.totals.evictions += 1
             drop_unit(writer, record)
-            if writer.totals.bytes + needed <= limit:
-                return
+            if writer.totals.bytes <= target:
+                return True
+    return False
 
 
 def _batch(writer: Writer, start: bytes, size: int = 64) -> list[tuple[bytes, bytes]]:

@@ -227,6 +227,8 @@ class Counters(_Array):
         quarantined: Namespaces quarantined.
         generation_base: Added to transaction ids to make generations, so that none repeats after a roll-back.
         key_bytes: Bytes of plain keys.
+        keys_expired: Plain keys that have ended.
+        keys_evicted: Plain keys removed before their deadline to make room.
     """
 
     version: int = 1
@@ -241,3 +243,5 @@ class Counters(_Array):
     quarantined: int = 0
     generation_base: int = 0
     key_bytes: int = 0
+    keys_expired: int = 0
+    keys_evicted: int = 0

@@ -15,6 +15,7 @@ from .compact import compact
 from .engine import Engine
 from .files import boot_id
 from .filling import commit
+from .keyspace.space import Keyspace
 from .names import unit_of, unit_of_namespace
 from .namespaces import PrefixView, SessionView
 from .opening import close_engine, open_engine
@@ -68,6 +69,8 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._freed_seen = -1
+        self.keyspace = Keyspace(engine)
+        """Plain keys."""
 
     @classmethod
     def open(
@@ -110,6 +113,7 @@ class Store:
         engine = self._engine
         self._flush_usage()
         namespaces.drop_expired(engine)
+        self.keyspace.sweep()
         self._drop_freed_maps()
         self._compact()
         if engine.options.durability is Durability.EVERYSEC:

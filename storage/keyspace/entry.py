@@ -1,0 +1,128 @@
+"""The record of a plain key: what it holds, until when, and what it costs.
+
+A key's place in the catalog is the BLAKE2b-128 of its name: of fixed length, so that names may be as long
+as they like, and evenly spread, so that a cursor over places is a number (SCAN) and a random place is a
+random key.
+
+    keys        place                                  -> Entry
+    values      id                                     -> the bytes of a string
+    fields      id, BLAKE2b-128 of the field or member -> field, and its value or score
+    scores      id, score in sortable form, member     -> the score as it was given
+    deadlines   milliseconds, place                    -> nothing
+    leftovers   id                                     -> nothing: contents of a key that is gone, to be swept
+
+Numbers in keys are u64, big-endian. An `id` is given once: contents move with it when a key is renamed.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Self
+
+PLACE_BYTES = 16
+NODE_BYTES = 16
+"""What a B-tree takes for an item beside its key and value: node header, slot, alignment."""
+PAGE_BYTES = 4096
+INLINE_BYTES = 2000
+"""Items longer than about half a page get pages of their own."""
+
+_RECORD = struct.Struct("<BBQQQQQQ")
+
+
+class Kind(IntEnum):
+    """The type of a value. The numbers are stored."""
+
+    STRING = 0
+    HASH = 1
+    ZSET = 2
+
+
+class Encoding(IntEnum):
+    """How Redis would keep a value of this size and history (OBJECT ENCODING). The numbers are stored."""
+
+    INT = 0
+    EMBSTR = 1
+    RAW = 2
+    LISTPACK = 3
+    HASHTABLE = 4
+    SKIPLIST = 5
+
+
+@dataclass(slots=True)
+class Entry:
+    """A key.
+
+    Attributes:
+        name: Its name.
+        kind: The type of its value.
+        id: Where its contents are.
+        encoding: What OBJECT ENCODING answers.
+        deadline: When it ends, milliseconds; 0 for never.
+        count: Bytes of a string, fields of a hash, members of a sorted set.
+        cost: Bytes it takes of the budget; 0 when it is not stored yet.
+        version: Moves with every change (WATCH).
+        used: When it was last used, seconds.
+    """
+
+    name: bytes
+    kind: Kind
+    id: int
+    encoding: Encoding
+    deadline: int = 0
+    count: int = 0
+    cost: int = 0
+    version: int = 0
+    used: int = 0
+
+    @property
+    def key(self) -> bytes:
+        """Its id as it begins the keys of its contents."""
+        return self.id.to_bytes(8, "big")
+
+    def encode(self) -> bytes:
+        """The stored form."""
+        return (
+            _RECORD.pack(
+                self.kind,
+                self.encoding,
+                self.id,
+                self.deadline,
+                self.count,
+                self.cost,
+                self.version,
+                self.used,
+            )
+            + self.name
+        )
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """The entry of a stored form."""
+        kind, encoding, number, deadline, count, cost, version, used = _RECORD.unpack_from(raw)
+        name = raw[_RECORD.size :]
+        return cls(name, Kind(kind), number, Encoding(encoding), deadline, count, cost, version, used)
+
+
+def place_of(name: bytes) -> bytes:
+    """Where a key, a field or a member is kept."""
+    return blake2b(name, digest_size=PLACE_BYTES).digest()
+
+
+def deadline_key(deadline: int, place: bytes) -> bytes:
+    """Where the end of a key is noted."""
+    return deadline.to_bytes(8, "big") + place
+
+
+def item_cost(key: int, value: int) -> int:
+    """Bytes that an item of the catalog takes, from the lengths of its key and value."""
+    if key + value <= INLINE_BYTES:
+        return NODE_BYTES + key + value
+    return NODE_BYTES + key + -(-(value + NODE_BYTES) // PAGE_BYTES) * PAGE_BYTES
+
+
+def entry_cost(name: bytes) -> int:
+    """Bytes that a key takes beside its contents, its deadline included."""
+    return item_cost(PLACE_BYTES, _RECORD.size + len(name)) + item_cost(8 + PLACE_BYTES, 0)

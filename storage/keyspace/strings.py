@@ -1,0 +1,210 @@
+"""Strings."""
+
+from __future__ import annotations
+
+from enum import Enum
+from fractions import Fraction
+
+from .access import KeyReader, KeyWriter
+from .entry import Encoding, Entry, Kind, item_cost
+from .errors import NotANumber, ValueLimit, WouldOverflow
+from .numbers import (
+    EXTENDED_LIMIT,
+    INT64_MAX,
+    INT64_MIN,
+    format_extended,
+    parse_double,
+    parse_extended,
+    parse_integer,
+    round_extended,
+)
+
+EMBEDDED_BYTES = 44
+LONGEST_INTEGER = 20
+NOT_AN_INTEGER = "value is not an integer or out of range"
+NOT_A_FLOAT = "value is not a valid float"
+NOT_FINITE = "increment would produce NaN or Infinity"
+
+
+class Condition(Enum):
+    """When a string is set."""
+
+    ALWAYS = "always"
+    IF_ABSENT = "NX"
+    IF_PRESENT = "XX"
+
+
+def get(keys: KeyReader, name: bytes) -> bytes | None:
+    """The value, or None. Raises `WrongType`."""
+    entry = keys.get(name, Kind.STRING)
+    return None if entry is None else load(keys, entry)
+
+
+def load(keys: KeyReader, entry: Entry) -> bytes:
+    """The value of a string that is there."""
+    value = keys.reader.get("values", entry.key)
+    assert value is not None
+    return value
+
+
+def length(keys: KeyReader, name: bytes) -> int:
+    """Bytes of the value, 0 when there is none. Raises `WrongType`."""
+    entry = keys.get(name, Kind.STRING)
+    return 0 if entry is None else entry.count
+
+
+def get_range(keys: KeyReader, name: bytes, start: int, end: int) -> bytes:
+    """Bytes start..end of the value, both included, negative from its end. Raises `WrongType`."""
+    value = get(keys, name) or b""
+    if start < 0 and end < 0 and start > end:
+        return b""
+    start = max(start + len(value), 0) if start < 0 else start
+    end = max(end + len(value), 0) if end < 0 else end
+    return value[start : end + 1]
+
+
+def put(
+    keys: KeyWriter,
+    name: bytes,
+    value: bytes | memoryview,
+    *,
+    deadline: int = 0,
+    keep_deadline: bool = False,
+    condition: Condition = Condition.ALWAYS,
+) -> bool:
+    """Set a string, in the place of whatever the key held.
+
+    Args:
+        keys: The transaction.
+        name: The key.
+        value: Its bytes.
+        deadline: When it ends, milliseconds since the epoch; 0 for never.
+        keep_deadline: Keep the deadline that the key has instead.
+        condition: When to do it at all.
+
+    Returns:
+        Whether it was set.
+
+    Raises:
+        ValueLimit: The value is too long.
+        OutOfBudget: There is no room for it.
+    """
+    entry = keys.find(name)
+    if condition is not Condition.ALWAYS and (entry is None) is (condition is Condition.IF_PRESENT):
+        return False
+    if keep_deadline:
+        deadline = entry.deadline if entry is not None else 0
+    if entry is not None and entry.kind is not Kind.STRING:
+        keys.remove(entry)
+        entry = None
+    if entry is None:
+        entry = Entry(name, Kind.STRING, keys.writer.new_serial(), Encoding.RAW)
+    if entry.deadline != deadline:
+        keys.set_deadline(entry, deadline)
+    _store(keys, entry, value, encoding_of(value))
+    return True
+
+
+def append(keys: KeyWriter, name: bytes, tail: bytes) -> int:
+    """Add bytes at the end; the length of the result. Raises `WrongType`, `ValueLimit`, `OutOfBudget`."""
+    entry = keys.get(name, Kind.STRING)
+    if entry is None:
+        put(keys, name, tail)
+        return len(tail)
+    _store(keys, entry, load(keys, entry) + tail, Encoding.RAW)
+    return entry.count
+
+
+def set_range(keys: KeyWriter, name: bytes, offset: int, part: bytes) -> int:
+    """Write bytes from `offset` on, zeros before them when the value is shorter; the length of the result.
+
+    Raises:
+        WrongType, ValueLimit, OutOfBudget: As the names say.
+    """
+    entry = keys.get(name, Kind.STRING)
+    if not part:
+        return entry.count if entry is not None else 0
+    _check_length(keys, offset + len(part))
+    entry = entry or Entry(name, Kind.STRING, keys.writer.new_serial(), Encoding.RAW)
+    old = load(keys, entry) if entry.cost else b""
+    changed = old[:offset].ljust(offset, b"\0") + part + old[offset + len(part) :]
+    _store(keys, entry, changed, Encoding.RAW)
+    return entry.count
+
+
+def increment(keys: KeyWriter, name: bytes, step: int) -> int:
+    """Add to an integer, 0 when there is none; the result.
+
+    Raises:
+        WrongType: The key holds something else.
+        NotANumber: The value is no 64-bit integer.
+        WouldOverflow: The result is none.
+        OutOfBudget: There is no room for it.
+    """
+    entry = keys.get(name, Kind.STRING)
+    value = 0 if entry is None else parse_integer(load(keys, entry))
+    if value is None:
+        raise NotANumber(NOT_AN_INTEGER)
+    value += step
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise WouldOverflow("increment or decrement would overflow")
+    put(keys, name, b"%d" % value, keep_deadline=True)
+    return value
+
+
+def increment_float(keys: KeyWriter, name: bytes, step: bytes) -> bytes:
+    """Add to a decimal number, 0 when there is none; the result as it is stored.
+
+    Raises:
+        WrongType: The key holds something else.
+        NotANumber: The value or the step is no number.
+        WouldOverflow: The result is not finite.
+        OutOfBudget: There is no room for it.
+    """
+    entry = keys.get(name, Kind.STRING)
+    text = add_decimal(b"0" if entry is None else load(keys, entry), step, NOT_A_FLOAT)
+    entry = entry or Entry(name, Kind.STRING, keys.writer.new_serial(), Encoding.RAW)
+    _store(keys, entry, text, Encoding.EMBSTR if len(text) <= EMBEDDED_BYTES else Encoding.RAW)
+    return text
+
+
+def add_decimal(value: bytes, step: bytes, refusal: str) -> bytes:
+    """The sum of two decimal numbers, computed as x87 does. Raises `NotANumber(refusal)`, `WouldOverflow`."""
+    total = round_extended(_decimal(value, refusal) + _decimal(step, NOT_A_FLOAT))
+    if abs(total) >= EXTENDED_LIMIT:
+        raise WouldOverflow(NOT_FINITE)
+    return format_extended(total)
+
+
+def _decimal(text: bytes, refusal: str) -> Fraction:
+    number = parse_extended(text)
+    if number is None:
+        raise NotANumber(refusal) if parse_double(text) is None else WouldOverflow(NOT_FINITE)
+    return number
+
+
+def encoding_of(value: bytes | memoryview) -> Encoding:
+    """How Redis would keep a string that is set as a whole."""
+    if len(value) <= LONGEST_INTEGER and parse_integer(bytes(value)) is not None:
+        return Encoding.INT
+    return Encoding.EMBSTR if len(value) <= EMBEDDED_BYTES else Encoding.RAW
+
+
+def value_cost(size: int) -> int:
+    """Bytes that a value takes beside its key."""
+    return item_cost(8, size)
+
+
+def _check_length(keys: KeyWriter, size: int) -> None:
+    if size > keys.value_bytes:
+        raise ValueLimit(size, keys.value_bytes)
+
+
+def _store(keys: KeyWriter, entry: Entry, value: bytes | memoryview, encoding: Encoding) -> None:
+    size = len(value)
+    _check_length(keys, size)
+    keys.charge(entry, value_cost(size) - (value_cost(entry.count) if entry.cost else 0))
+    keys.writer.put("values", entry.key, value)
+    entry.count = size
+    entry.encoding = encoding
+    keys.save(entry)
