@@ -81,6 +81,7 @@ class Format:
         return elements * self.bits // 8 + elements // (self.group or head_dim) * self.group_params
 
 
+_TURBO = "codes of rotated blocks, a scale per 32"
 _MLX = "mlx's QuantizedKVCache layout"
 _ALL = (
     Format("fp32", 16, 32, 1, 0, 0, FP32_MAX, "float32 as it comes", Element.F32),
@@ -88,7 +89,9 @@ _ALL = (
     Format("bf16", 17, 16, 1, 0, 0, BF16_MAX, "bfloat16 as it comes", Element.BF16),
     Format("int8", 0, 8, 1, 0, 8, FP32_MAX / 2, "8-bit codes, a scale and a minimum per row"),
     Format("fp8", 5, 8, 32, 2, 4, 240 * FP16_MAX, "E4M3 codes, a scale per 32"),
-    Format("turbo4", 1, 4, 32, 2, 4, 7 * FP16_MAX, "4-bit codes, a scale per 32"),
+    Format("turbo4", 1, 4, 32, 2, 4, FP32_MAX / 8, f"4-bit {_TURBO}"),
+    Format("turbo3", 3, 3, 32, 2, 4, FP32_MAX / 8, f"3-bit {_TURBO}"),
+    Format("turbo2", 4, 2, 32, 2, 4, FP32_MAX / 8, f"2-bit {_TURBO}"),
     Format("mlx4g32", 7, 4, 32, 4, 0, FP16_MAX, f"{_MLX}: 4 bits, groups of 32, codes as mx.quantize"),
 )
 

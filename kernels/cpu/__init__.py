@@ -25,6 +25,8 @@ _FAMILIES: Final = {
     "int8": "int8",
     "fp8": "fp8",
     "turbo4": "turbo",
+    "turbo3": "turbo",
+    "turbo2": "turbo",
     "mlx4g32": "affine",
 }
 
@@ -82,7 +84,7 @@ def _family(spec: LayerSpec) -> ModuleType:
 
 def _detail(spec: LayerSpec) -> int:
     """The one number a family needs beside the dim."""
-    return 0 if spec.verbatim_element is None else int(spec.verbatim_element)
+    return spec.details.bits if spec.verbatim_element is None else int(spec.verbatim_element)
 
 
 def _address(buffer: NDArray[np.uint8]) -> int:

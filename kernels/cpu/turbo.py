@@ -1,28 +1,64 @@
-"""turbo4, as `oracle.turbo` defines it."""
+"""turbo4, turbo3, turbo2, as `oracle.turbo` defines them."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from .llvm import (
-    kernel,
-    larger,
-    load_f16,
-    load_u8,
-    nearest,
-    round_to_f16,
-    smaller,
-    store_f16,
-    store_f32,
-    store_u8,
-    to_float,
-    to_int,
-)
-from .rows import flush_row, largest_magnitude, load_row, store_row, sum_of_squares
+import numpy as np
+from llvmlite import ir
+
+from ..codebooks import TURBO, TURBO_UNIT
+from .lanes import BLOCK, FLOAT, HALF, I8, I16, I32, Lanes, block_operation, load, store
+from .llvm import from_bits, kernel, load_f32, magnitude_bits, store_f32
+from .rows import flush_row, largest_magnitude, load_row, store_row
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-_LOWEST, _HIGHEST, _OFFSET = np.float32(-8), np.float32(7), np.float32(8)
-_BLOCK = 18
+_SMALLEST_UNIT = np.float32(2.0**-80)
+_SMALLEST_END = 2.0**-24
+_EXPONENT = 0x7F800000
+
+
+def _packer(bits: int) -> Any:
+    levels = TURBO[bits]
+
+    def build(builder: ir.IRBuilder, packed: ir.Value, elements: ir.Value) -> None:
+        turned = load(builder, elements, FLOAT, BLOCK).hadamard()
+        high, low = turned.fold(Lanes.larger), turned.fold(Lanes.smaller)
+        end = (high >= low * -1.0).choose(high, low)
+        full = end.larger(end * -1.0) >= _SMALLEST_END
+        # A ratio of 0 has the code of level 0.
+        ratio = turned * full.choose(end.like(1.0) / end, end.like(0.0))
+        code = turned.to(I32).like(0)
+        level = code.like(levels[0])
+        for before, after in zip(levels, levels[1:], strict=False):
+            above = ratio > (before + after) / (2 * TURBO_UNIT)
+            code = code + above.to(I32)
+            level = above.choose(level.like(after), level)
+        norm = (level * level).fold(Lanes.__add__).to(FLOAT) * TURBO_UNIT**-2
+        fit = (turned * (level.to(FLOAT) * (1 / TURBO_UNIT))).ordered_sum() / norm
+        store(full.choose(fit, fit.like(0.0)).to(HALF), packed)
+        store(code.pack(bits), builder.gep(packed, [ir.Constant(I32, 2)]))
+
+    return block_operation(build)
+
+
+def _unpacker(bits: int) -> Any:
+    levels = TURBO[bits]
+
+    def build(builder: ir.IRBuilder, packed: ir.Value, elements: ir.Value) -> None:
+        code = load(builder, builder.gep(packed, [ir.Constant(I32, 2)]), I8, 4 * bits).unpack(bits).to(I16)
+        level = code.like(levels[0])
+        for i in range(1, len(levels)):
+            level = (code >= i).choose(level.like(levels[i]), level)
+        # The sums are exact in 16 bits: 32 levels of at most 256.
+        scale = load(builder, packed, HALF, 1).to(FLOAT) * (2.0**-5 / TURBO_UNIT)
+        store(level.hadamard().to(FLOAT) * scale, elements)
+
+    return block_operation(build)
+
+
+_pack2, _pack3, _pack4 = (_packer(bits) for bits in (2, 3, 4))
+_unpack2, _unpack3, _unpack4 = (_unpacker(bits) for bits in (2, 3, 4))
 
 
 @kernel
@@ -35,31 +71,34 @@ def pack(
     rows: int,
     dim: int,
     limit_bits: int,
-    _: int,
+    bits: int,
     out: int,
 ) -> int:
     """Code rows."""
     scratch = np.empty(dim, np.float32)
-    codes = np.empty(32, np.int32)
-    blocks = dim // 32
+    at, size = 0, 2 + bits * 4
     for row in range(rows):
         load_row(source, element, heads, head_stride, row_stride, row, scratch)
         refused = flush_row(scratch, limit_bits)
         if refused >= 0:
             return row * dim + refused
-        header = row * (4 + blocks * _BLOCK)
-        for block in range(blocks):
-            start, at = block * 32, header + 4 + block * _BLOCK
-            scale = round_to_f16(largest_magnitude(scratch, start, 32) / _HIGHEST)
-            inverse = _ONE / scale if scale > _ZERO else _ZERO
-            store_f16(out, at, scale)
-            for i in range(32):
-                step = smaller(larger(nearest(scratch[start + i] * inverse), _LOWEST), _HIGHEST)
-                codes[i] = to_int(step + _OFFSET)
-                scratch[start + i] = step * scale
-            for i in range(16):
-                store_u8(out, at + 2 + i, codes[i] | codes[i + 16] << 4)
-        store_f32(out, header, sum_of_squares(scratch))
+        unit = inverse = _ZERO
+        largest = largest_magnitude(scratch, 0, dim)
+        if largest >= _SMALLEST_UNIT:
+            unit = from_bits(magnitude_bits(largest) & _EXPONENT)
+            inverse = _ONE / unit
+        for i in range(dim):
+            scratch[i] *= inverse
+        store_f32(out, at, unit)
+        at += 4
+        for start in range(0, dim, BLOCK):
+            if bits == 4:
+                _pack4(out, at, scratch, start)
+            elif bits == 3:
+                _pack3(out, at, scratch, start)
+            else:
+                _pack2(out, at, scratch, start)
+            at += size
     return -1
 
 
@@ -72,18 +111,23 @@ def unpack(
     row_stride: int,
     rows: int,
     dim: int,
-    _: int,
+    bits: int,
     out: int,
 ) -> None:
     """Decode rows."""
     scratch = np.empty(dim, np.float32)
-    blocks = dim // 32
+    at, size = 0, 2 + bits * 4
     for row in range(rows):
-        for block in range(blocks):
-            start, at = block * 32, row * (4 + blocks * _BLOCK) + 4 + block * _BLOCK
-            scale = load_f16(packed, at)
-            for i in range(16):
-                pair = load_u8(packed, at + 2 + i)
-                scratch[start + i] = (to_float(pair & 15) - _OFFSET) * scale
-                scratch[start + 16 + i] = (to_float(pair >> 4) - _OFFSET) * scale
+        unit = load_f32(packed, at)
+        at += 4
+        for start in range(0, dim, BLOCK):
+            if bits == 4:
+                _unpack4(packed, at, scratch, start)
+            elif bits == 3:
+                _unpack3(packed, at, scratch, start)
+            else:
+                _unpack2(packed, at, scratch, start)
+            at += size
+        for i in range(dim):
+            scratch[i] *= unit
         store_row(out, element, heads, head_stride, row_stride, row, scratch)

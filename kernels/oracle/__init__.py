@@ -29,6 +29,8 @@ _FAMILIES: Final[dict[str, _Family]] = {
     "int8": int8,
     "fp8": fp8,
     "turbo4": turbo,
+    "turbo3": turbo,
+    "turbo2": turbo,
     "mlx4g32": affine,
 }
 

@@ -1,41 +1,74 @@
-"""turbo4: 4-bit codes with an fp16 scale for every 32 elements.
+"""turbo4, turbo3, turbo2: rotated blocks of 32, Lloyd-Max levels, an fp16 scale per block.
 
-Row: float32 sum of squares of the decoded values, then for each 32 an fp16 scale and 16 bytes; byte i holds
-the code of element i in its low half and that of element i + 16 in its high half.
+Row: float32 unit (a power of two), then for each 32 elements an fp16 scale and the codes, lowest bits first.
+A block is worth `unit / 32 * scale * hadamard(levels)`. The rotation spreads an outlier over its block; the
+unit frees the fp16 scale from the row's magnitude.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from .numeric import F32, flush, fp16_to_fp32, fp32_to_fp16, row_sum
+from ..bits import pack_codes, unpack_codes
+from ..codebooks import TURBO, TURBO_UNIT
+from .hadamard import hadamard
+from .numeric import F32, bits_of, flush, fp16_to_fp32, fp32_to_fp16, row_sum
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..formats import LayerSpec
 
+SMALLEST_UNIT: Final = F32(2.0**-80)
+"""Rows that stay below it become zeros: no decoded value may reach float32's subnormals."""
+
+SMALLEST_END: Final = F32(2.0**-24)
+"""Blocks whose largest coefficient, in units, stays below it become zeros: fp16's smallest step."""
+
+
+def unit_of(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The power of two at or below the largest magnitude of each row; 0 below `SMALLEST_UNIT`."""
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    return (bits_of(np.where(largest < SMALLEST_UNIT, F32(0), largest)) & np.uint32(0x7F800000)).view(
+        np.float32
+    )
+
 
 def pack(spec: LayerSpec, x: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Codes rint(x * (1 / scale)) clamped to -8..7, scale = fp16(max |x| / 7) as stored."""
-    rows = len(x)
-    blocks = flush(x).reshape(rows, -1, 32)
-    stored = fp32_to_fp16(np.abs(blocks).max(axis=2, keepdims=True) / F32(7))
-    scale = fp16_to_fp32(stored)
-    inverse = np.where(scale > 0, F32(1) / np.where(scale > 0, scale, F32(1)), F32(0))
-    steps = np.clip(np.rint(blocks * inverse), F32(-8), F32(7))
-    codes = (steps.astype(np.int32) + 8).astype(np.uint8)
-    packed = np.concatenate([stored.view(np.uint8), codes[..., :16] | codes[..., 16:] << 4], axis=2)
-    values = (steps * scale).reshape(rows, -1)
-    return np.hstack([row_sum(values * values)[:, None].view(np.uint8), packed.reshape(rows, -1)])
+    """Rotate, divide each block by its end (the coefficient of largest magnitude), take the nearest levels.
+
+    A code is the number of midpoints between levels that coefficient * (1 / end) exceeds. The stored scale
+    is the least-squares one for the chosen levels: sum(coefficient * level) / sum(level * level), both in
+    the order of `row_sum`.
+    """
+    rows, bits = len(x), spec.details.bits
+    levels = np.array(TURBO[bits], np.float32) / F32(TURBO_UNIT)
+    x = flush(x)
+    unit = unit_of(x)
+    inverse = np.where(unit > 0, F32(1) / np.where(unit > 0, unit, F32(1)), F32(0))
+    turned = hadamard((x * inverse).reshape(-1, 32))
+    high, low = turned.max(axis=1, keepdims=True), turned.min(axis=1, keepdims=True)
+    end = np.where(high >= -low, high, low)
+    empty = np.abs(end) < SMALLEST_END
+    ratio = turned * (F32(1) / np.where(empty, F32(1), end))
+    midpoints = (levels[1:] + levels[:-1]) * F32(0.5)
+    codes = (ratio[..., None] > midpoints).sum(axis=2).astype(np.uint8)
+    codes = np.where(empty, np.uint8(TURBO[bits].index(0)), codes)
+    chosen = levels[codes]
+    norm = np.where(empty[:, 0], F32(1), row_sum(chosen * chosen))
+    scale = fp32_to_fp16(np.where(empty[:, 0], F32(0), row_sum(turned * chosen) / norm))
+    blocks = np.hstack([scale[:, None].view(np.uint8), pack_codes(codes, bits)])
+    return np.hstack([unit.view(np.uint8), blocks.reshape(rows, -1)])
 
 
 def unpack(spec: LayerSpec, packed: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """(code - 8) * scale."""
-    rows = len(packed)
-    blocks = packed[:, 4:].reshape(rows, -1, 18)
+    """hadamard(levels) * scale * 2**-5 * unit; every product is exact."""
+    rows, bits = len(packed), spec.details.bits
+    unit = np.ascontiguousarray(packed[:, :4]).view(np.float32)
+    blocks = packed[:, 4:].reshape(rows, spec.dim // 32, -1)
     scale = fp16_to_fp32(np.ascontiguousarray(blocks[..., :2]).view(np.float16))
-    codes = np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], axis=2)
-    return ((codes.astype(np.float32) - F32(8)) * scale).reshape(rows, -1)
+    levels = np.array(TURBO[bits], np.float32) / F32(TURBO_UNIT)
+    values = hadamard(levels[unpack_codes(blocks[..., 2:], bits, 32)]) * scale * F32(2.0**-5)
+    return values.reshape(rows, -1) * unit
