@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from . import refs
 from .catalog import Reader, Writer
@@ -35,8 +36,7 @@ from .units import (
 _BATCH = 256
 
 
-@dataclass(frozen=True, slots=True)
-class SessionView:
+class SessionView(NamedTuple):
     """A session as it was at one moment.
 
     Attributes:
@@ -60,8 +60,7 @@ class SessionView:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixView:
+class PrefixView(NamedTuple):
     """A namespace as it was at one moment.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pionkv.kernels.formats import LayerSpec
 
@@ -21,7 +21,7 @@ Select = Callable[[SessionRecord, int], Extents | None]
 """The extents to read of a layer; None when the layer holds no rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rows:
     """Packed rows of one layer.
 
@@ -41,8 +41,7 @@ class Rows:
         return sum(map(len, self.parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """Where a run of rows lies.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The records of the catalog: msgpack arrays followed by their xxh3-64. docs/catalog.md lists every field.
+"""The records of the catalog, each followed by its xxh3-64. docs/catalog.md lists every field.
 
 Decoded session records are shared through a cache and must not be changed; namespace records are decoded anew
 for each writer and may be.
@@ -6,9 +6,11 @@ for each writer and may be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from operator import attrgetter
+from typing import Self
 
 import msgpack
 import xxhash
@@ -17,13 +19,16 @@ from .errors import CatalogCorrupt
 from .extents import Extents, rows_of
 from .schema import Schema
 
+Raw = bytes
+"""A stored form. The records below have a field named `bytes`."""
+
 _SEAL_BYTES = 8
 
 NO_TOKENS = -1
 """`NamespaceRecord.tokens` of a namespace whose sides hold rows but do not agree."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionRecord:
     """A session: its schema and where its rows are.
 
@@ -91,7 +96,7 @@ class SessionRecord:
 
     def encode(self) -> bytes:
         """The stored form."""
-        return _seal(
+        packed: bytes = msgpack.packb(
             (
                 self.sid,
                 self.slot,
@@ -103,55 +108,34 @@ class SessionRecord:
                 tuple(self.pages.items()),
             )
         )
+        return _seal(packed)
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
         """The record of a stored form."""
-        sid, slot, unit, side, encoded, generation, layers, pages = _unseal(raw)
+        sid, slot, unit, side, encoded, generation, layers, pages = msgpack.unpackb(
+            _unseal(raw), use_list=False
+        )
         schema = Schema.decode(encoded)
         rows = tuple(map(rows_of, layers))
         live = sum(count * schema.row_bytes(layer) for layer, count in enumerate(rows) if count)
         return cls(sid, slot, unit, side, schema, generation, layers, dict(pages), rows, live)
 
 
-def _seal(values: Sequence[object]) -> bytes:
-    packed: bytes = msgpack.packb(values)
+def _seal(packed: bytes) -> bytes:
     return packed + xxhash.xxh3_64_digest(packed)
 
 
-def _unseal(raw: bytes) -> Any:
+def _unseal(raw: bytes) -> bytes:
     """LMDB has no checksums: a flipped bit in an extent would be other rows."""
     packed = raw[:-_SEAL_BYTES]
     if xxhash.xxh3_64_digest(packed) != raw[-_SEAL_BYTES:]:
         raise CatalogCorrupt("a record fails its checksum")
-    return msgpack.unpackb(packed, use_list=False)
-
-
-class _Array:
-    """A dataclass whose stored form is the array of its fields, in order."""
-
-    def encode(self) -> bytes:
-        """The stored form."""
-        return _seal([getattr(self, name) for name in _names(type(self))])
-
-    @classmethod
-    def decode(cls, raw: bytes) -> Self:
-        """The record of a stored form."""
-        return cls(*_unseal(raw))
-
-
-_NAMES: dict[type, tuple[str, ...]] = {}
-
-
-def _names(cls: type) -> tuple[str, ...]:
-    names = _NAMES.get(cls)
-    if names is None:
-        names = _NAMES[cls] = tuple(field.name for field in fields(cls))
-    return names
+    return packed
 
 
 @dataclass(slots=True)
-class NamespaceRecord(_Array):
+class NamespaceRecord:
     """A unit of visibility and eviction.
 
     Attributes:
@@ -192,26 +176,64 @@ class NamespaceRecord(_Array):
         """Whether a lookup may answer with it, expiry and quarantine aside."""
         return self.tokens > 0 or (self.tokens == 0 and self.states > 0)
 
+    def encode(self) -> Raw:
+        """The stored form."""
+        return _seal(_NAMESPACE.pack(*_namespace_numbers(self)) + self.unit)
+
+    @classmethod
+    def decode(cls, raw: Raw) -> Self:
+        """The record of a stored form."""
+        packed = _unseal(raw)
+        return cls(packed[_NAMESPACE.size :], *_NAMESPACE.unpack_from(packed))
+
+
+_NAMESPACE = struct.Struct("<QddQqIIQQQdId")
+_namespace_numbers = attrgetter(*(field.name for field in fields(NamespaceRecord) if field.name != "unit"))
+
 
 @dataclass(slots=True)
-class PageRecord(_Array):
+class PageRecord:
     """A page file: how many sessions (or states) name it, and the bytes it takes on disk."""
 
     refs: int
     bytes: int
 
+    def encode(self) -> Raw:
+        """The stored form."""
+        return _seal(_PAGE.pack(self.refs, self.bytes))
+
+    @classmethod
+    def decode(cls, raw: Raw) -> Self:
+        """The record of a stored form."""
+        return cls(*_PAGE.unpack(_unseal(raw)))
+
+
+_PAGE = struct.Struct("<QQ")
+
 
 @dataclass(slots=True)
-class StateRecord(_Array):
+class StateRecord:
     """A state blob: the page that holds nothing else, its length, and the generation that stored it."""
 
     page: int
     length: int
     generation: int
 
+    def encode(self) -> Raw:
+        """The stored form."""
+        return _seal(_STATE.pack(self.page, self.length, self.generation))
+
+    @classmethod
+    def decode(cls, raw: Raw) -> Self:
+        """The record of a stored form."""
+        return cls(*_STATE.unpack(_unseal(raw)))
+
+
+_STATE = struct.Struct("<QQQ")
+
 
 @dataclass(slots=True)
-class Counters(_Array):
+class Counters:
     """The one record of store-wide numbers.
 
     Attributes:
@@ -245,3 +267,16 @@ class Counters(_Array):
     key_bytes: int = 0
     keys_expired: int = 0
     keys_evicted: int = 0
+
+    def encode(self) -> Raw:
+        """The stored form."""
+        packed: Raw = msgpack.packb(_counts(self))
+        return _seal(packed)
+
+    @classmethod
+    def decode(cls, raw: Raw) -> Self:
+        """The record of a stored form; numbers that it does not have yet are 0."""
+        return cls(*msgpack.unpackb(_unseal(raw)))
+
+
+_counts = attrgetter(*(field.name for field in fields(Counters)))
