@@ -126,7 +126,7 @@ def write_results(name: str, rows: list[Row], *, directory: Path = RESULTS, **mo
     path = directory / f"{name}.json"
     record = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": machine(),
         "command": " ".join(["python", *(_relative(a) for a in sys.argv)]),
         **more,
@@ -159,7 +159,8 @@ def _relative(argument: str) -> str:
         return Path(argument).name if os.sep in argument else argument
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The revision that is checked out."""
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
