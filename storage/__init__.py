@@ -24,9 +24,10 @@ from .errors import (
     UnknownSnapshot,
     WriteClosed,
 )
-from .namespaces import PrefixView, SessionView
+from .namespaces import SessionView
 from .options import Durability, StoreOptions
 from .read import Location, Rows
+from .records import NamespaceRecord
 from .schema import Schema
 from .states import StateWrite
 from .store import Store, StoreInfo
@@ -42,10 +43,10 @@ __all__ = [
     "Location",
     "NameLimit",
     "NamespaceExists",
+    "NamespaceRecord",
     "NoHandles",
     "NoSpace",
     "OutOfBudget",
-    "PrefixView",
     "Quarantined",
     "RowLimit",
     "Rows",

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import lmdb
 
@@ -52,17 +52,26 @@ CHECKPOINT_BEGUN = b"checkpoint begun"
 
 
 class Reader:
-    """Typed reads within one transaction."""
+    """Typed reads within one transaction. As a context manager it ends the transaction."""
 
-    __slots__ = ("catalog", "txn")
+    __slots__ = ("catalog", "tables", "txn")
 
     def __init__(self, catalog: Catalog, txn: Any) -> None:
         self.catalog = catalog
+        self.tables = catalog.tables
         self.txn = txn
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.txn.abort()
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """The value of a key, or None."""
-        value: bytes | None = self.txn.get(key, db=self.catalog.tables[table])
+        value: bytes | None = self.txn.get(key, db=self.tables[table])
         return value
 
     def session(self, sid: bytes) -> SessionRecord | None:
@@ -97,7 +106,7 @@ class Reader:
 
     def scan(self, table: str, start: bytes = b"", prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from `start` on, in order, while keys begin with `prefix`."""
-        with self.txn.cursor(db=self.catalog.tables[table]) as cursor:
+        with self.txn.cursor(db=self.tables[table]) as cursor:
             if not cursor.set_range(max(start, prefix)):
                 return
             for key, value in cursor:
@@ -107,7 +116,7 @@ class Reader:
 
     def at_or_before(self, table: str, key: bytes) -> bytes | None:
         """The greatest key that is not above `key`."""
-        with self.txn.cursor(db=self.catalog.tables[table]) as cursor:
+        with self.txn.cursor(db=self.tables[table]) as cursor:
             if cursor.set_range(key) and cursor.key() == key:
                 return key
             found: bytes | None = cursor.key() if cursor.prev() else None
@@ -115,7 +124,7 @@ class Reader:
 
     def entries(self, table: str) -> int:
         """Number of keys of a table."""
-        count: int = self.txn.stat(self.catalog.tables[table])["entries"]
+        count: int = self.txn.stat(self.tables[table])["entries"]
         return count
 
 
@@ -141,11 +150,11 @@ class Writer(Reader):
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Set the value of a key."""
-        self.txn.put(key, value, db=self.catalog.tables[table])
+        self.txn.put(key, value, db=self.tables[table])
 
     def delete(self, table: str, key: bytes) -> bool:
         """Remove a key; whether it was there."""
-        gone: bool = self.txn.delete(key, db=self.catalog.tables[table])
+        gone: bool = self.txn.delete(key, db=self.tables[table])
         return gone
 
     def put_session(self, record: SessionRecord) -> None:
@@ -190,24 +199,6 @@ class Writer(Reader):
         self.put("meta", _COUNTERS, self.totals.encode())
 
 
-class Snapshot:
-    """Context manager of one read transaction."""
-
-    __slots__ = ("_catalog", "_txn")
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    def __enter__(self) -> Reader:
-        self._txn = self._catalog.begin_read()
-        return Reader(self._catalog, self._txn)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._txn.abort()
-
-
 class Catalog:
     """The shared environment, its tables, and the cache of decoded sessions.
 
@@ -249,19 +240,15 @@ class Catalog:
         except (lmdb.Error, OSError) as error:
             raise DirectoryError(str(self._path), f"the catalog cannot be opened: {error}") from error
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Reader:
         """`with catalog.snapshot() as reader`: a consistent view, left once its records are decoded."""
-        return Snapshot(self)
-
-    def begin_read(self) -> Any:
-        """A read transaction of LMDB's own; `snapshot` is the one that closes itself."""
         if self._env is None:
             raise StoreClosed
         try:
-            return self._env.begin()
+            return Reader(self, self._env.begin())
         except lmdb.MapResizedError:
             self.adopt_growth()
-            return self.begin_read()
+            return self.snapshot()
         except lmdb.Error as error:
             raise CatalogCorrupt(str(error)) from error
 

@@ -60,39 +60,6 @@ class SessionView(NamedTuple):
     generation: int
 
 
-class PrefixView(NamedTuple):
-    """A namespace as it was at one moment.
-
-    Attributes:
-        namespace: Its name.
-        tokens: Rows that every stored layer of both sides holds; 0 when it has states only, -1 when the
-            sides disagree.
-        layers: Layers of a side that hold rows.
-        states: Number of state blobs.
-        generation: The generation of its last change.
-        bytes: Bytes of its rows and states.
-        prefill_us: Measured time its rows took to compute, 0 when unknown.
-        hits: Reads credited to it.
-        created: Seconds.
-        used: Seconds.
-        pins: Pins that hold it.
-        expires: Seconds; 0 for never.
-    """
-
-    namespace: bytes
-    tokens: int
-    layers: int
-    states: int
-    generation: int
-    bytes: int
-    prefill_us: int
-    hits: int
-    created: float
-    used: float
-    pins: int
-    expires: float
-
-
 def create_session(engine: Engine, sid: bytes, schema: Schema) -> int:
     """See `Store.create_session`."""
     engine.check_name(sid)
@@ -151,24 +118,26 @@ def view_session(engine: Engine, sid: bytes) -> SessionView:
         return _session_view(engine.session(reader, sid))
 
 
-def lookup(engine: Engine, namespace: bytes) -> PrefixView | None:
+def lookup(engine: Engine, namespace: bytes) -> NamespaceRecord | None:
     """See `Store.lookup`."""
     unit = unit_of_namespace(namespace)
+    key = key_of(unit)
     now = engine.clock()
     with engine.catalog.snapshot() as reader:
-        record = reader.namespace(unit)
-        if record is None or not record.is_hit or 0 < record.expires <= now:
+        raw = reader.get("namespaces", key)
+        if raw is None or reader.get("quarantine", key) is not None:
             return None
-        if reader.get("quarantine", key_of(unit)) is not None:
-            return None
+    record = NamespaceRecord.decode(raw)
+    if not record.is_hit or 0 < record.expires <= now:
+        return None
     engine.usage.note(unit, now)
-    return _prefix_view(record)
+    return record
 
 
-def view_namespace(engine: Engine, namespace: bytes) -> PrefixView:
+def view_namespace(engine: Engine, namespace: bytes) -> NamespaceRecord:
     """See `Store.namespace`."""
     with engine.catalog.snapshot() as reader:
-        return _prefix_view(_namespace(reader, namespace))
+        return _namespace(reader, namespace)
 
 
 def iter_sessions(engine: Engine) -> Iterator[SessionView]:
@@ -177,10 +146,10 @@ def iter_sessions(engine: Engine) -> Iterator[SessionView]:
         yield _session_view(SessionRecord.decode(raw))
 
 
-def iter_namespaces(engine: Engine) -> Iterator[PrefixView]:
+def iter_namespaces(engine: Engine) -> Iterator[NamespaceRecord]:
     """See `Store.namespaces`."""
     for raw in _iter_table(engine, "namespaces", unit_of_namespace(b"")):
-        yield _prefix_view(NamespaceRecord.decode(raw))
+        yield NamespaceRecord.decode(raw)
 
 
 def drop_sessions(engine: Engine, sids: Iterable[bytes]) -> int:
@@ -398,23 +367,6 @@ def _session_view(record: SessionRecord) -> SessionView:
         record.schema.num_layers or len(record.layers),
         record.rows,
         record.generation,
-    )
-
-
-def _prefix_view(record: NamespaceRecord) -> PrefixView:
-    return PrefixView(
-        record.unit[1:],
-        record.tokens,
-        record.layers,
-        record.states,
-        record.generation,
-        record.bytes,
-        record.prefill_us,
-        record.hits,
-        record.created,
-        record.used,
-        record.pins,
-        record.expires,
     )
 
 

@@ -136,7 +136,7 @@ def _unseal(raw: bytes) -> bytes:
 
 @dataclass(slots=True)
 class NamespaceRecord:
-    """A unit of visibility and eviction.
+    """A unit of visibility and eviction, as it was at one moment.
 
     Attributes:
         unit: Kind byte and name.
@@ -170,6 +170,11 @@ class NamespaceRecord:
     priority: float = 0.0
     pins: int = 0
     expires: float = 0.0
+
+    @property
+    def namespace(self) -> Raw:
+        """Its name."""
+        return self.unit[1:]
 
     @property
     def is_hit(self) -> bool:

@@ -17,10 +17,11 @@ from .files import boot_id
 from .filling import commit
 from .keyspace.space import Keyspace
 from .names import unit_of, unit_of_namespace
-from .namespaces import PrefixView, SessionView
+from .namespaces import SessionView
 from .opening import close_engine, open_engine
 from .options import Durability, StoreOptions
 from .read import Location, Rows
+from .records import NamespaceRecord
 from .schema import Schema
 from .states import StateWrite
 from .usage import store_usage
@@ -164,7 +165,7 @@ class Store:
         """Every session, in order of their names. Changes made meanwhile may or may not be seen."""
         return namespaces.iter_sessions(self._engine)
 
-    def lookup(self, namespace: bytes) -> PrefixView | None:
+    def lookup(self, namespace: bytes) -> NamespaceRecord | None:
         """The namespace if it can be restored, else None.
 
         It can when both sides hold the same number of rows (> 0) in the same layers, or when it holds state
@@ -172,11 +173,11 @@ class Store:
         """
         return namespaces.lookup(self._engine, namespace)
 
-    def namespace(self, namespace: bytes) -> PrefixView:
+    def namespace(self, namespace: bytes) -> NamespaceRecord:
         """A namespace as it is now, restorable or not. Raises `UnknownNamespace`."""
         return namespaces.view_namespace(self._engine, namespace)
 
-    def namespaces(self) -> Iterator[PrefixView]:
+    def namespaces(self) -> Iterator[NamespaceRecord]:
         """Every namespace, in order of their names. Changes made meanwhile may or may not be seen."""
         return namespaces.iter_namespaces(self._engine)
 
