@@ -32,7 +32,7 @@ def demo(
         with _ended_by_sigterm(), _progress(console) as progress, running_server() as port:
             comparisons = [_compare(progress, port, vquant, asked, answer_tokens) for vquant in FORMATS]
     except ProcessFailed as error:
-        console.print(f"[red]{error}[/red]")
+        console.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
         console.print("stopped")

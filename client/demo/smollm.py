@@ -62,7 +62,9 @@ def find_weights() -> Path:
 def load(dtype: Any = None, path: Path | None = None) -> Loaded:
     """Load the model as a dense mlx-lm llama.
 
-    The weights are dequantised because mlx's 4-bit product on a CPU manages some 8 prompt tokens a second.
+    The weights are dequantised because mlx's 4-bit product on a CPU manages some 8 prompt tokens a second. On
+    a CPU mlx's compilation is turned off for the whole process: there it runs a C++ compiler, which not every
+    machine has, leaves files behind, and gains nothing for this model.
 
     Args:
         dtype: Element type of the weights, and so of the K/V; float32 when not given.
@@ -72,7 +74,8 @@ def load(dtype: Any = None, path: Path | None = None) -> Loaded:
         ModelNotInstalled: The package that carries the weights is missing.
         ValueError: The file holds a model of another architecture.
     """
-    # The suffix is given because mlx recognises the format by it.
+    if mx.default_device().type == mx.DeviceType.cpu:
+        mx.disable_compile()
     tensors, metadata = cast(Contents, mx.load(str(path or find_weights()), return_metadata=True))
     model = llama.Model(_arguments(metadata))
     weights = _dense(tensors, dtype or mx.float32)

@@ -24,6 +24,7 @@ class Job:
         namespace: Name of the prefix.
         questions: What to ask, one answer each.
         answer_tokens: The most tokens of an answer.
+        system: The system prompt; the handbook when not given.
     """
 
     port: int
@@ -31,6 +32,7 @@ class Job:
     namespace: str
     questions: tuple[str, ...]
     answer_tokens: int
+    system: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,8 @@ def run(job: Job) -> Result:
     from .greedy import answer
 
     loaded = smollm.load()
-    prefix = prefix_ids(loaded.tokenizer)
-    suffixes = [suffix_ids(loaded.tokenizer, question) for question in job.questions]
+    prefix = prefix_ids(loaded.tokenizer, job.system)
+    suffixes = [suffix_ids(loaded.tokenizer, question, job.system) for question in job.questions]
     cache = PionPromptCache(loaded.model, job.vquant, port=job.port)
     _tell("loaded")
     begin = time.perf_counter()
@@ -121,7 +123,7 @@ def main() -> None:
     job = Job(**json.loads(sys.stdin.readline()))
     try:
         result = run(job)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         _tell("failed", reason=f"{error}; install pionkv[mlx]")
     except RuntimeError as error:
         _tell("failed", reason=str(error))
