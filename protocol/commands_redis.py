@@ -342,15 +342,6 @@ _SERVER = (
         examples=(Example("CONFIG GET max-bytes", '1) "max-bytes"'),),
     ),
     CommandSpec(
-        name="DBSIZE",
-        summary="How many namespaces are stored.",
-        group="server",
-        reply="An integer.",
-        flags=("readonly", "fast"),
-        categories=("keyspace", "read", "fast"),
-        examples=(Example("DBSIZE", "(integer) 12"),),
-    ),
-    CommandSpec(
         name="INFO",
         summary="Figures about the server.",
         group="server",

@@ -77,7 +77,7 @@ def push_header(count: int, protocol: int) -> bytes:
 
 def double(value: float, protocol: int) -> bytes:
     """A floating-point number, in the shortest text that reads back as the same; in RESP2 a bulk string."""
-    text = _double_text(value)
+    text = double_text(value)
     return b",%b\r\n" % text if protocol == 3 else bulk(text)
 
 
@@ -160,7 +160,8 @@ def _one_line(text: str) -> bytes:
     return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogateescape")
 
 
-def _double_text(value: float) -> bytes:
+def double_text(value: float) -> bytes:
+    """A floating-point number in the shortest text that reads back as the same."""
     if math.isfinite(value):
         return (repr(value).removesuffix(".0")).encode()
     return b"nan" if math.isnan(value) else b"inf" if value > 0 else b"-inf"

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from types import MappingProxyType
 
+from .commands_collections import HASH_COMMANDS, ZSET_COMMANDS
+from .commands_keys import KEY_COMMANDS, TRANSACTION_COMMANDS
 from .commands_kv import KV_COMMANDS
 from .commands_redis import REDIS_COMMANDS
 from .commands_state import STATE_COMMANDS
+from .commands_strings import STRING_COMMANDS
 from .errors import CommandError
 from .spec import CommandSpec, Parameter
 from .values import Simple
@@ -21,11 +25,13 @@ __all__ = [
     "subcommands", "top_level",
 ]  # fmt: skip
 
+_FAMILIES = (
+    REDIS_COMMANDS, KV_COMMANDS, STATE_COMMANDS,
+    STRING_COMMANDS, HASH_COMMANDS, ZSET_COMMANDS, KEY_COMMANDS, TRANSACTION_COMMANDS,
+)  # fmt: skip
+
 COMMANDS: Mapping[str, CommandSpec] = MappingProxyType(
-    {
-        spec.name: spec
-        for spec in sorted((*REDIS_COMMANDS, *KV_COMMANDS, *STATE_COMMANDS), key=lambda spec: spec.name)
-    }
+    {spec.name: spec for spec in sorted(chain(*_FAMILIES), key=lambda spec: spec.name)}
 )
 """Every command by its upper-case name, subcommands as `CONTAINER|NAME`."""
 

@@ -109,3 +109,15 @@ class Cursor:
 def unknown_option(command: str, argument: Argument) -> NoReturn:
     """Refuse a trailing argument."""
     raise CommandError("ERR", f"{command}: unknown option '{shown(argument)}'")
+
+
+def pairs(arguments: Sequence[Argument], start: int, command: str) -> list[tuple[Argument, Argument]]:
+    """The arguments from `start` on, two by two.
+
+    Raises:
+        CommandError: One is left over.
+    """
+    rest = arguments[start:]
+    if len(rest) % 2:
+        raise CommandError("ERR", f"wrong number of arguments for '{command}' command")
+    return list(zip(rest[::2], rest[1::2], strict=True))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .output import Output
 from .packing import Input
+from .transaction import Transaction
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,6 +50,7 @@ class Client:
     closing: bool = False
     """Set by a command that ends the connection; it is closed when its reply has been sent."""
     commands: int = 0
+    transaction: Transaction = field(default_factory=Transaction)
     two_byte_input: Input = Input.F16
     """What two-byte elements of this client were last: the best guess before it has declared the next."""
 
@@ -71,6 +73,7 @@ class Client:
         self.user = "default"
         self.set_reply_mode(ReplyMode.ON)
         self.no_evict = self.no_touch = False
+        self.transaction.close()
 
 
 def read_addresses(client: Client, transport: asyncio.BaseTransport) -> None:

@@ -21,6 +21,7 @@ from .logs import logger
 from .output import Output
 from .receiving import Receiver, Refused
 from .service import Service
+from .transaction import AT_ONCE
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -237,8 +238,15 @@ class Connection(asyncio.BufferedProtocol):
                 raise CommandError("NOAUTH", "Authentication required.")
             client.last_command = entry.spec.name
             entry.calls += 1
-            result = entry.handler(client, words)
+            if client.transaction.open and entry.spec.name not in AT_ONCE:
+                result: bytes | Slow = client.transaction.gather(
+                    entry, words, self._service.limits.command_bytes
+                )
+            else:
+                result = entry.handler(client, words)
         except Exception as error:
+            if client.transaction.open and (entry is None or entry.spec.name not in AT_ONCE):
+                client.transaction.spoiled = True
             self._fail(entry, error)
         else:
             if not isinstance(result, bytes):

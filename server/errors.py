@@ -8,6 +8,7 @@ from typing import Any
 from pionkv.kernels import errors as kernels
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import errors as storage
+from pionkv.storage.keyspace import errors as keyspace
 
 from .logs import logger
 
@@ -56,6 +57,8 @@ _MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
         "ERR",
         f"{command}: no free snapshot slot (max {e.limit} per session)",
     ),
+    keyspace.WrongType: lambda command, e: ("WRONGTYPE", str(e)),
+    keyspace.KeyspaceError: lambda command, e: ("ERR", str(e)),
     kernels.NonFinite: lambda command, e: (
         "ERR",
         f"{command}: non-finite value at row {e.row}, element {e.element}",

@@ -9,21 +9,28 @@ from . import (
     config,
     connection,
     export,
+    hashes,
     info,
+    keys,
     prefix,
     prefix_blocks,
     process,
     snapshots,
     states,
     stats,
+    strings,
+    transactions,
     vfetch,
     vstore,
     vstorebatch,
+    zranges,
+    zsets,
 )
 
 _FAMILIES = (
     connection, client, command, config, info, process, stats,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
+    strings, hashes, zsets, zranges, keys, transactions,
 )  # fmt: skip
 
 OPEN_TO_ALL = frozenset({"AUTH", "HELLO", "QUIT", "RESET"})

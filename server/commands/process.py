@@ -1,4 +1,4 @@
-"""TIME, DBSIZE, SHUTDOWN."""
+"""TIME, SHUTDOWN."""
 
 from __future__ import annotations
 
@@ -22,11 +22,6 @@ def time(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.encode([str(seconds).encode(), str(micros).encode()], client.protocol)
 
 
-def dbsize(client: Client, args: Sequence[Argument]) -> bytes:
-    """DBSIZE: number of namespaces."""
-    return reply.integer(client.service.store.info().namespaces)
-
-
 def shutdown(client: Client, args: Sequence[Argument]) -> bytes:
     """SHUTDOWN [SAVE|NOSAVE] [NOW] [FORCE]: a graceful stop; all is on disk anyway, whether SAVE or not."""
     cursor = Cursor(args, 1)
@@ -39,7 +34,6 @@ def shutdown(client: Client, args: Sequence[Argument]) -> bytes:
 
 
 HANDLERS: dict[str, Handler] = {
-    "DBSIZE": dbsize,
     "SHUTDOWN": shutdown,
     "TIME": time,
 }

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 
+from ..records import NamespaceRecord
+from ..units import drop_unit
 from . import fields, strings
-from .access import KeyReader, KeyWriter
+from .access import KeyReader, KeyWriter, account
 from .cursors import empty
 from .entry import Entry, Kind, entry_cost
 from .errors import NoSuchKey, SameKey
@@ -159,11 +161,13 @@ def scan_fields(
 
 
 def flush(keys: KeyWriter) -> None:
-    """Remove every key."""
+    """Remove everything: every key, and every namespace and session with it."""
+    writer = keys.writer
     for table in TABLES:
-        empty(keys.writer, table)
-    keys.writer.totals.bytes -= keys.writer.totals.key_bytes
-    keys.writer.totals.key_bytes = 0
+        empty(writer, table)
+    account(writer, -writer.totals.key_bytes)
+    for _, raw in list(writer.scan("namespaces")):
+        drop_unit(writer, NamespaceRecord.decode(raw))
 
 
 def note_uses(keys: KeyWriter, uses: Mapping[bytes, int]) -> None:

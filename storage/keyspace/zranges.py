@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from .access import KeyReader
+from .access import KeyReader, KeyWriter
 from .cursors import scan_back, scan_keys
 from .entry import Entry, Kind
-from .zsets import SCORE, Scored, read_score, score_of, sortable
+from .zsets import SCORE, Scored, read_score, remove_scored, score_of, sortable
 
 HEAD_BYTES = 8 + SCORE.size
 
@@ -83,24 +83,10 @@ def walk(keys: KeyReader, span: Span, *, reverse: bool = False) -> Iterator[Scor
         yield key[HEAD_BYTES:], read_score(raw)
 
 
-def by_index(
-    keys: KeyReader, name: bytes, start: int, stop: int, *, reverse: bool = False
-) -> tuple[Entry | None, list[Scored]]:
-    """The set and its members at start..stop, both included, negative from the end. Raises `WrongType`."""
+def by_index(keys: KeyReader, name: bytes, start: int, stop: int, *, reverse: bool = False) -> list[Scored]:
+    """Members at start..stop, both included, negative from the end. Raises `WrongType`."""
     entry = keys.get(name, Kind.ZSET)
-    if entry is None:
-        return None, []
-    count = entry.count
-    start = max(start + count, 0) if start < 0 else start
-    stop = min(stop + count if stop < 0 else stop, count - 1)
-    if start > stop:
-        return entry, []
-    # The walk begins at whichever end is nearer.
-    turned = start > count - 1 - stop
-    skipped = count - 1 - stop if turned else start
-    steps = walk(keys, whole(entry), reverse=reverse ^ turned)
-    found = list(islice(steps, skipped, skipped + stop - start + 1))
-    return entry, found[::-1] if turned else found
+    return [] if entry is None else _at(keys, entry, start, stop, reverse=reverse)
 
 
 def by_range(
@@ -111,8 +97,8 @@ def by_range(
     reverse: bool = False,
     offset: int = 0,
     limit: int = -1,
-) -> tuple[Entry | None, list[Scored]]:
-    """The set and its members within a range.
+) -> list[Scored]:
+    """Members within a range.
 
     Args:
         keys: The transaction.
@@ -127,9 +113,31 @@ def by_range(
     """
     entry = keys.get(name, Kind.ZSET)
     if entry is None or offset < 0:
-        return entry, []
+        return []
     steps = walk(keys, wanted.span(keys, entry), reverse=reverse)
-    return entry, list(islice(steps, offset, None if limit < 0 else offset + limit))
+    return list(islice(steps, offset, None if limit < 0 else offset + limit))
+
+
+def remove_by_index(
+    keys: KeyWriter, name: bytes, start: int, stop: int, *, reverse: bool = False
+) -> list[Scored]:
+    """Remove the members that `by_index` finds; which they were. Raises `WrongType`."""
+    entry = keys.get(name, Kind.ZSET)
+    if entry is None:
+        return []
+    gone = _at(keys, entry, start, stop, reverse=reverse)
+    remove_scored(keys, entry, gone)
+    return gone
+
+
+def remove_by_range(keys: KeyWriter, name: bytes, wanted: Range) -> int:
+    """Remove the members within a range; how many there were. Raises `WrongType`."""
+    entry = keys.get(name, Kind.ZSET)
+    if entry is None:
+        return 0
+    gone = list(walk(keys, wanted.span(keys, entry)))
+    remove_scored(keys, entry, gone)
+    return len(gone)
 
 
 def count(keys: KeyReader, name: bytes, wanted: Range) -> int:
@@ -146,6 +154,20 @@ def rank(keys: KeyReader, name: bytes, member: bytes, *, reverse: bool = False) 
         return None
     before = _count(keys, Span(entry.key, entry.key + sortable(score) + member))
     return entry.count - 1 - before if reverse else before
+
+
+def _at(keys: KeyReader, entry: Entry, start: int, stop: int, *, reverse: bool) -> list[Scored]:
+    count = entry.count
+    start = max(start + count, 0) if start < 0 else start
+    stop = min(stop + count if stop < 0 else stop, count - 1)
+    if start > stop:
+        return []
+    # The walk begins at whichever end is nearer.
+    turned = start > count - 1 - stop
+    skipped = count - 1 - stop if turned else start
+    steps = walk(keys, whole(entry), reverse=reverse ^ turned)
+    found = list(islice(steps, skipped, skipped + stop - start + 1))
+    return found[::-1] if turned else found
 
 
 def _score_key(score: float, *, beyond: bool) -> bytes:

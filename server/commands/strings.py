@@ -1,0 +1,247 @@
+"""Strings under plain keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pionkv.protocol import reply
+from pionkv.protocol.errors import CommandError
+from pionkv.storage.keyspace import expiry, generic, strings
+from pionkv.storage.keyspace.access import KeyReader, KeyWriter
+from pionkv.storage.keyspace.entry import Kind
+from pionkv.storage.keyspace.numbers import INT64_MIN
+from pionkv.storage.keyspace.strings import Condition
+
+from ..arguments import Argument, Cursor, blob, integer, pairs
+from ..deadlines import UNITS, Unit, deadline
+from ..keyed import Change, Read, handlers
+
+OK = reply.OK
+SYNTAX = CommandError("ERR", "syntax error")
+
+
+def optional_bulk(value: bytes | None, protocol: int) -> bytes:
+    """A bulk string, or null."""
+    return reply.null(protocol) if value is None else reply.bulk(value)
+
+
+def data(argument: Argument) -> bytes | memoryview:
+    """An argument that is stored as it is, without a copy when it is large."""
+    return argument if isinstance(argument, memoryview) else blob(argument)
+
+
+def get(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
+    """GET key."""
+    return optional_bulk(strings.get(keys, blob(args[1])), protocol)
+
+
+def get_range(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
+    """GETRANGE key start end."""
+    start, end = integer(args[2]), integer(args[3])
+    return reply.bulk(strings.get_range(keys, blob(args[1]), start, end))
+
+
+def length(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
+    """STRLEN key."""
+    return reply.integer(strings.length(keys, blob(args[1])))
+
+
+def get_many(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
+    """MGET key [key ...]; null for keys that hold something else."""
+    values = [_string_or_none(keys, blob(name)) for name in args[1:]]
+    return reply.encode(values, protocol)
+
+
+def _string_or_none(keys: KeyReader, name: bytes) -> bytes | None:
+    entry = keys.find(name)
+    if entry is None or entry.kind is not Kind.STRING:
+        return None
+    keys.note(entry)
+    return strings.load(keys, entry)
+
+
+@dataclass(frozen=True, slots=True)
+class SetOptions:
+    """The options of SET, read but not yet checked against the clock."""
+
+    condition: Condition
+    answers_old: bool
+    keeps_deadline: bool
+    expiration: tuple[Unit, Argument] | None
+
+    @classmethod
+    def read(cls, args: Sequence[Argument]) -> SetOptions:
+        """From the arguments after the value."""
+        condition, answers_old, keeps, expiration = Condition.ALWAYS, False, False, None
+        cursor = Cursor(args, 3)
+        while cursor:
+            if cursor.take_keyword("GET"):
+                answers_old = True
+            elif condition is not Condition.IF_PRESENT and cursor.take_keyword("NX"):
+                condition = Condition.IF_ABSENT
+            elif condition is not Condition.IF_ABSENT and cursor.take_keyword("XX"):
+                condition = Condition.IF_PRESENT
+            elif expiration is None and cursor.take_keyword("KEEPTTL"):
+                keeps = True
+            elif expiration is None and not keeps and (unit := take_unit(cursor)):
+                expiration = unit, cursor.take()
+            else:
+                raise SYNTAX
+        return cls(condition, answers_old, keeps, expiration)
+
+
+def take_unit(cursor: Cursor) -> Unit | None:
+    """Take EX, PX, EXAT or PXAT, when a value follows."""
+    if cursor.left < 2:
+        return None
+    return next((unit for word, unit in UNITS.items() if cursor.take_keyword(word)), None)
+
+
+def put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]."""
+    options = SetOptions.read(args)
+    name = blob(args[1])
+    at = 0 if options.expiration is None else deadline(keys.now, *options.expiration, "set")
+    old = strings.get(keys, name) if options.answers_old else None
+    done = strings.put(
+        keys,
+        name,
+        data(args[2]),
+        deadline=at,
+        keep_deadline=options.keeps_deadline,
+        condition=options.condition,
+    )
+    if options.answers_old:
+        return optional_bulk(old, protocol)
+    return OK if done else reply.null(protocol)
+
+
+def put_new(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """SETNX key value."""
+    done = strings.put(keys, blob(args[1]), data(args[2]), condition=Condition.IF_ABSENT)
+    return reply.integer(done)
+
+
+def _put_ending(unit: Unit, command: str) -> Change:
+    def run(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+        at = deadline(keys.now, unit, args[2], command)
+        strings.put(keys, blob(args[1]), data(args[3]), deadline=at)
+        return OK
+
+    return run
+
+
+def get_and_put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """GETSET key value."""
+    name = blob(args[1])
+    old = strings.get(keys, name)
+    strings.put(keys, name, data(args[2]))
+    return optional_bulk(old, protocol)
+
+
+def get_and_delete(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """GETDEL key."""
+    name = blob(args[1])
+    old = strings.get(keys, name)
+    generic.delete(keys, (name,))
+    return optional_bulk(old, protocol)
+
+
+def get_and_expire(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]."""
+    name, cursor = blob(args[1]), Cursor(args, 2)
+    unit, persist = take_unit(cursor), cursor.take_keyword("PERSIST")
+    given = cursor.take() if unit is not None else b""
+    if cursor or (unit is not None and persist):
+        raise SYNTAX
+    value = strings.get(keys, name)
+    if value is None:
+        return reply.null(protocol)
+    if unit is not None:
+        expiry.expire(keys, name, deadline(keys.now, unit, given, "getex"))
+    elif persist:
+        expiry.persist(keys, name)
+    return reply.bulk(value)
+
+
+def put_many(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """MSET key value [key value ...]."""
+    for name, value in pairs(args, 1, "mset"):
+        strings.put(keys, blob(name), data(value))
+    return OK
+
+
+def put_many_new(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """MSETNX key value [key value ...]."""
+    given = [(blob(name), value) for name, value in pairs(args, 1, "msetnx")]
+    if any(keys.find(name) for name, _ in given):
+        return reply.integer(0)
+    for name, value in given:
+        strings.put(keys, name, data(value))
+    return reply.integer(1)
+
+
+def append(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """APPEND key value."""
+    return reply.integer(strings.append(keys, blob(args[1]), blob(args[2])))
+
+
+def set_range(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """SETRANGE key offset value."""
+    offset = integer(args[2])
+    if offset < 0:
+        raise CommandError("ERR", "offset is out of range")
+    return reply.integer(strings.set_range(keys, blob(args[1]), offset, blob(args[3])))
+
+
+def _count(step: int) -> Change:
+    def run(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+        return reply.integer(strings.increment(keys, blob(args[1]), step))
+
+    return run
+
+
+def increment(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """INCRBY key increment."""
+    return reply.integer(strings.increment(keys, blob(args[1]), integer(args[2])))
+
+
+def decrement(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """DECRBY key decrement."""
+    step = integer(args[2])
+    if step == INT64_MIN:
+        raise CommandError("ERR", "decrement would overflow")
+    return reply.integer(strings.increment(keys, blob(args[1]), -step))
+
+
+def increment_float(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    """INCRBYFLOAT key increment."""
+    return reply.bulk(strings.increment_float(keys, blob(args[1]), blob(args[2])))
+
+
+READS: dict[str, Read] = {
+    "GET": get,
+    "GETRANGE": get_range,
+    "MGET": get_many,
+    "STRLEN": length,
+}
+CHANGES: dict[str, Change] = {
+    "APPEND": append,
+    "DECR": _count(-1),
+    "DECRBY": decrement,
+    "GETDEL": get_and_delete,
+    "GETEX": get_and_expire,
+    "GETSET": get_and_put,
+    "INCR": _count(1),
+    "INCRBY": increment,
+    "INCRBYFLOAT": increment_float,
+    "MSET": put_many,
+    "MSETNX": put_many_new,
+    "PSETEX": _put_ending(UNITS["PX"], "psetex"),
+    "SET": put,
+    "SETEX": _put_ending(UNITS["EX"], "setex"),
+    "SETNX": put_new,
+    "SETRANGE": set_range,
+}
+HANDLERS = handlers(READS, CHANGES)

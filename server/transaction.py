@@ -1,0 +1,139 @@
+"""MULTI: what a client has gathered, what it watches, and how EXEC runs it.
+
+Commands on plain keys run in one transaction of the catalog, so that nobody, in any process, sees a part of
+them. What does not touch stored data (PING, CLIENT, INFO, PUBLISH ...) runs right after it, in its place
+among the replies. Commands of the store itself have transactions of their own and are refused.
+
+As in Redis, a command that fails does not undo the others. When room runs out, though, nothing is done at
+all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from pionkv.protocol import reply
+from pionkv.protocol.errors import CommandError
+from pionkv.storage import NoSpace, OutOfBudget, StorageError
+from pionkv.storage.keyspace.access import KeyReader, KeyWriter
+
+from .arguments import Argument
+from .errors import describe
+from .keyed import Keyed
+from .receiving import Receiver
+
+if TYPE_CHECKING:
+    from .clients import Client
+    from .dispatch import Entry
+
+QUEUED = reply.simple("QUEUED")
+AT_ONCE = frozenset({"MULTI", "EXEC", "DISCARD", "WATCH", "QUIT", "RESET"})
+"""Commands that are run, not gathered, after MULTI."""
+HARMLESS_GROUPS = frozenset({"connection", "server", "pubsub", "transactions"})
+NOT_ALLOWED = CommandError("ERR", "Command not allowed inside a transaction")
+SPOILED = CommandError("EXECABORT", "Transaction discarded because of previous errors.")
+
+Stamp: TypeAlias = tuple[int, int] | None
+"""Which state of a key was seen; None: there was none."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """The state of one client between MULTI and EXEC, and what it watches.
+
+    Attributes:
+        open: MULTI was called.
+        spoiled: A command could not be gathered, so EXEC will refuse.
+        queue: Commands and their arguments.
+        size: Bytes of those arguments.
+        watched: State of each watched key when it was first watched.
+    """
+
+    open: bool = False
+    spoiled: bool = False
+    queue: list[tuple[Entry, Sequence[Argument]]] = field(default_factory=list)
+    size: int = 0
+    watched: dict[bytes, Stamp] = field(default_factory=dict)
+
+    def gather(self, entry: Entry, args: Sequence[Argument], limit: int) -> bytes:
+        """Keep a command for EXEC.
+
+        Raises:
+            CommandError: It cannot be part of a transaction, or the transaction becomes larger than `limit`
+            bytes.
+        """
+        if not isinstance(entry.handler, Keyed) and entry.spec.group not in HARMLESS_GROUPS:
+            raise NOT_ALLOWED
+        self.size += sum(word.length if isinstance(word, Receiver) else len(word) for word in args)
+        if self.size > limit:
+            raise CommandError("ERR", f"transaction of {self.size} bytes is too large (limit {limit})")
+        self.queue.append((entry, args))
+        return QUEUED
+
+    def close(self) -> None:
+        """Back to the state before MULTI and WATCH."""
+        self.open = self.spoiled = False
+        self.size = 0
+        self.queue, self.watched = [], {}
+
+
+def stamps(keys: KeyReader, names: Iterable[bytes]) -> dict[bytes, Stamp]:
+    """The states of keys as they are now."""
+    found = {name: keys.find(name) for name in names}
+    return {name: (entry.id, entry.version) if entry else None for name, entry in found.items()}
+
+
+def execute(client: Client) -> bytes:
+    """Run what was gathered; the reply to EXEC.
+
+    Raises:
+        CommandError: A command could not be gathered, or room ran out.
+    """
+    transaction, protocol = client.transaction, client.protocol
+    queue, watched, spoiled = transaction.queue, transaction.watched, transaction.spoiled
+    transaction.close()
+    if spoiled:
+        raise SPOILED
+
+    def run(keys: KeyWriter) -> list[bytes | None] | None:
+        if stamps(keys, watched) != watched:
+            return None
+        return [_within(keys, entry, args, protocol) for entry, args in queue]
+
+    try:
+        replies = client.service.store.keyspace.change(run)
+    except (OutOfBudget, NoSpace) as error:
+        code, text = describe(error, "EXEC")
+        raise CommandError("EXECABORT", f"Transaction discarded because of: {code} {text}") from error
+    if replies is None:
+        return reply.null_array(protocol)
+    done = [
+        _afterwards(client, entry, args) if answer is None else answer
+        for answer, (entry, args) in zip(replies, queue, strict=True)
+    ]
+    return b"".join((reply.array_header(len(done)), *done))
+
+
+def _within(keys: KeyWriter, entry: Entry, args: Sequence[Argument], protocol: int) -> bytes | None:
+    """Run a command on keys; None for any other."""
+    handler = entry.handler
+    if not isinstance(handler, Keyed):
+        return None
+    try:
+        return handler.within(keys, args, protocol)
+    except (OutOfBudget, NoSpace):
+        raise
+    except (CommandError, StorageError) as error:
+        return reply.error(*describe(error, entry.spec.name))
+
+
+def _afterwards(client: Client, entry: Entry, args: Sequence[Argument]) -> bytes:
+    """Run a command that does not touch stored data."""
+    try:
+        answer = entry.handler(client, args)
+    except (CommandError, StorageError) as error:
+        return reply.error(*describe(error, entry.spec.name))
+    assert isinstance(answer, bytes), f"{entry.spec.name} answers later"
+    return answer
