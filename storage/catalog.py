@@ -45,10 +45,39 @@ TABLES = (
 )
 _SPARE_TABLES = 32
 _MAX_READERS = 1024
-_CACHED_SESSIONS = 8192
+_CACHED_BYTES = 32 << 20
 _COUNTERS = b"counters"
 CHECKPOINT_BEGUN = b"checkpoint begun"
 """In `meta`: the transaction at which the last checkpoint read the marks, u64, big-endian like them."""
+
+
+class DecodedSessions:
+    """Decoded sessions by name, each with the stored form it was decoded from.
+
+    A stored form that differs from the cached one is decoded anew, so no process has to tell another of a
+    change.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, tuple[bytes, SessionRecord]] = {}
+        self._bytes = 0
+
+    def get(self, sid: bytes, raw: bytes) -> SessionRecord:
+        """The session of this stored form; a shared object, not to be changed."""
+        found = self._found.get(sid)
+        if found is not None and found[0] == raw:
+            return found[1]
+        record = SessionRecord.decode(raw)
+        self.put(raw, record)
+        return record
+
+    def put(self, raw: bytes, record: SessionRecord) -> None:
+        """Keep a session; the longest kept go when there are too many bytes of stored forms."""
+        old = self._found.pop(record.sid, None)
+        self._found[record.sid] = (raw, record)
+        self._bytes += len(raw) - (len(old[0]) if old is not None else 0)
+        while self._bytes > _CACHED_BYTES and len(self._found) > 1:
+            self._bytes -= len(self._found.pop(next(iter(self._found)))[0])
 
 
 class Reader:
@@ -79,15 +108,7 @@ class Reader:
         raw = self.get("sessions", key_of(sid))
         if raw is None:
             return None
-        cache = self.catalog.sessions
-        found = cache.get(sid)
-        if found is not None and found[0] == raw:
-            return found[1]
-        record = SessionRecord.decode(raw)
-        if len(cache) >= _CACHED_SESSIONS:
-            del cache[next(iter(cache))]
-        cache[sid] = (raw, record)
-        return record
+        return self.catalog.decoded.get(sid, raw)
 
     def namespace(self, unit: bytes) -> NamespaceRecord | None:
         """The unit of this name, decoded anew."""
@@ -161,7 +182,7 @@ class Writer(Reader):
         """Store a session."""
         raw = record.encode()
         self.put("sessions", key_of(record.sid), raw)
-        self.catalog.sessions[record.sid] = (raw, record)
+        self.catalog.decoded.put(raw, record)
 
     def put_namespace(self, record: NamespaceRecord) -> None:
         """Store a unit."""
@@ -216,7 +237,7 @@ class Catalog:
         self._data = path / "data.mdb"
         self._synced = synced
         self._release = release
-        self.sessions: dict[bytes, tuple[bytes, SessionRecord]] = {}
+        self.decoded = DecodedSessions()
         self._open(map_bytes)
 
     def _open(self, map_bytes: int) -> None:

@@ -22,12 +22,13 @@ import struct
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import xxhash
 
 from .catalog import CHECKPOINT_BEGUN, Catalog, Reader, Writer
-from .files import sync_file, sync_path, write_durably
+from .errors import DirectoryError, NoSpace
+from .files import FULL, sync_file, sync_path, write_durably
 from .open_pages import page_path
 
 FILE = "checkpoint"
@@ -69,6 +70,11 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
+    def pin(self) -> None:
+        """Hold on to what is committed now, as the checkpoint on the disk may name it."""
+        self._pin, _ = self._catalog.pin()
+        self._pinned = int(self._pin.id())
+
     def tick(self) -> None:
         """Begin a checkpoint when something changed, or end one whose bytes are on the disk; never blocks."""
         if self._thread is not None:
@@ -88,9 +94,9 @@ class Checkpointer:
         if self._is_due() and self._try_begin(fcntl.LOCK_EX):
             try:
                 self._flush()
-            except BaseException:
+            except BaseException as error:
                 self._abandon()
-                raise
+                self._raise(error)
             self._finish()
 
     def close(self) -> None:
@@ -143,7 +149,7 @@ class Checkpointer:
         failure, self._failure = self._failure, None
         if failure is not None:
             self._abandon()
-            raise failure
+            self._raise(failure)
         self._finish()
 
     def _finish(self) -> None:
@@ -169,6 +175,15 @@ class Checkpointer:
             self._catalog.write(forget)
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
+        # Pins of processes that died hold pages for nothing, now that ours is there.
+        self._catalog.check_readers()
+
+    def _raise(self, error: BaseException) -> NoReturn:
+        if isinstance(error, OSError):
+            if error.errno in FULL:
+                raise NoSpace("a checkpoint") from error
+            raise DirectoryError(str(self._file.parent), error.strerror or str(error)) from error
+        raise error
 
     def _abandon(self) -> None:
         if self._round is not None:

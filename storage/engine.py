@@ -16,6 +16,7 @@ from .maps import PageMaps
 from .names import key_of
 from .open_pages import OpenPages
 from .options import StoreOptions
+from .reaper import Reaper
 from .records import SessionRecord
 from .usage import Usage
 
@@ -32,6 +33,7 @@ class Engine:
         pages: Pages open for writing.
         maps: Pages mapped for reading.
         checkpoints: Makes checkpoints.
+        reaper: Frees large files and maps.
         windows: Buffers for writes.
         usage: Uses not yet written to the catalog.
         writing: Units with writes under way in this process; they are not evicted.
@@ -46,6 +48,7 @@ class Engine:
     pages: OpenPages
     maps: PageMaps
     checkpoints: Checkpointer
+    reaper: Reaper
     windows: Windows = field(default_factory=Windows)
     usage: Usage = field(default_factory=Usage)
     writing: Counter[bytes] = field(default_factory=Counter)

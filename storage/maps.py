@@ -19,6 +19,7 @@ from .errors import NoHandles, PageCorrupt, PageGone
 from .files import NO_HANDLES
 from .open_pages import page_path
 from .page import BLOCK, BadHeader, PageLayout, parse_header, region_key
+from .reaper import Reaper
 
 Pieces = Callable[[int, int, int, int], list[Piece]]
 """(page, region, start, end) → the digest pieces over those rows."""
@@ -58,9 +59,11 @@ class PageMaps:
         directory: Where page files are.
         limit: Maps kept.
         pieces: Reads the digest pieces over a range of rows from the catalog.
+        reaper: Unmaps large maps.
     """
 
-    def __init__(self, directory: Path, limit: int, pieces: Pieces) -> None:
+    def __init__(self, directory: Path, limit: int, pieces: Pieces, reaper: Reaper) -> None:
+        self._reaper = reaper
         self._directory = directory
         self._limit = limit
         self._pieces = pieces
@@ -104,7 +107,9 @@ class PageMaps:
 
     def drop(self, page: int) -> None:
         """Let go of a page; views of it stay valid."""
-        self._maps.pop(page, None)
+        found = self._maps.pop(page, None)
+        if found is not None:
+            self._reaper.drop(found.view)
 
     def numbers(self) -> list[int]:
         """The pages mapped now."""
@@ -122,7 +127,7 @@ class PageMaps:
         found = self._open(page)
         self._maps[page] = found
         while len(self._maps) > self._limit:
-            self._maps.popitem(last=False)
+            self.drop(next(iter(self._maps)))
         return found
 
     def _reopen(self, old: PageMap, end: int) -> PageMap:
@@ -164,6 +169,7 @@ class PageMaps:
                     raise PageCorrupt(page, error.strerror or str(error)) from error
                 if not self._maps:
                     raise NoHandles from error
+                # Dropped here and now: its handle is needed.
                 self._maps.popitem(last=False)
 
     def _verify(self, found: PageMap, region: int, start: int, end: int, base: int, row_bytes: int) -> None:

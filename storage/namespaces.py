@@ -95,6 +95,9 @@ def register(
     engine.check_name(namespace + K_SUFFIX)
     unit = unit_of_namespace(namespace)
     now = engine.clock()
+    if blocks is None and _is_registered(engine, namespace, k_schema, v_schema, prefill_us):
+        engine.usage.note(unit, now)
+        return
 
     def change(writer: Writer) -> None:
         _drop_quarantined(writer, unit)
@@ -110,6 +113,23 @@ def register(
         refresh(writer, record)
 
     engine.catalog.write(change)
+
+
+def _is_registered(
+    engine: Engine, namespace: bytes, k_schema: Schema, v_schema: Schema, prefill_us: int | None
+) -> bool:
+    """Whether registering would change nothing: then it costs no transaction."""
+    unit = unit_of_namespace(namespace)
+    with engine.catalog.snapshot() as reader:
+        record = reader.namespace(unit)
+        sessions = sessions_of(reader, unit)
+        clean = reader.get("quarantine", key_of(unit)) is None
+    return (
+        clean
+        and record is not None
+        and prefill_us in (None, record.prefill_us)
+        and [session.schema for session in sessions] == [k_schema, v_schema]
+    )
 
 
 def view_session(engine: Engine, sid: bytes) -> SessionView:
@@ -260,15 +280,10 @@ def expire(engine: Engine, namespace: bytes, at: float) -> None:
 
 
 def drop_expired(engine: Engine) -> int:
-    """Remove the namespaces that have ended; how many."""
-    now = engine.clock()
-    dropped = 0
-    while True:
-        with engine.catalog.snapshot() as reader:
-            units = expired(reader, now)
-        if not units:
-            return dropped
-        dropped += drop_units(engine, units)
+    """Remove namespaces that have ended, a batch at a time; how many."""
+    with engine.catalog.snapshot() as reader:
+        units = expired(reader, engine.clock())
+    return drop_units(engine, units) if units else 0
 
 
 def miss_reason(engine: Engine, namespace: bytes) -> str:

@@ -14,6 +14,7 @@ from .errors import DirectoryError
 from .maps import PageMaps
 from .open_pages import OpenPages, page_path
 from .options import Durability, StoreOptions
+from .reaper import Reaper
 from .recovery import join, mark_closed, recover, settle
 
 
@@ -42,6 +43,7 @@ def close_engine(engine: Engine) -> None:
     with engine.directory.closing() as last:
         engine.pages.close()
         engine.maps.close()
+        engine.reaper.close()
         try:
             engine.checkpoints.run()
         finally:
@@ -58,32 +60,32 @@ def _assemble(
         for number in numbers:
             maps.drop(number)
             if pages.forget(number):
-                page_path(directory.pages, number).unlink(missing_ok=True)
+                reaper.unlink(page_path(directory.pages, number))
 
+    reaper = Reaper()
     synced = options.durability is Durability.ALWAYS
     catalog = Catalog(directory.catalog, options.catalog_map_bytes, synced=synced, release=release)
+    checkpoints = Checkpointer(directory.path, directory.pages, catalog)
     try:
-        writer_number = catalog.write(lambda writer: writer.new_writer())
-        directory.become_writer(writer_number)
-        directory.sweep(lambda page: _is_named(catalog, page))
-        pages = OpenPages(directory.pages, writer_number, options.max_open_pages)
-        maps = PageMaps(directory.pages, options.max_maps, _pieces_of(catalog))
-        checkpoints = Checkpointer(directory.path, directory.pages, catalog)
+        if options.durability is Durability.EVERYSEC:
+            # What a crash falls back to until the first checkpoint of this process must not be written over.
+            checkpoints.pin()
+        number = catalog.write(lambda writer: writer.new_writer())
+        directory.become_writer(number)
+        with catalog.snapshot() as reader:
+            directory.sweep(lambda page: reader.get("pages", page.to_bytes(8, "big")) is not None)
+        pages = OpenPages(directory.pages, number, options.max_open_pages)
+        maps = PageMaps(directory.pages, options.max_maps, _pieces_of(catalog), reaper)
         if rolled_back:
             catalog.write(lambda writer: settle(writer, directory.pages))
         if options.durability is Durability.EVERYSEC:
-            # The pin of a process that died goes with `check_readers`: ours must be there before.
             checkpoints.run()
         catalog.check_readers()
     except BaseException:
+        checkpoints.close()
         catalog.close()
         raise
-    return Engine(directory, options, clock, catalog, pages, maps, checkpoints)
-
-
-def _is_named(catalog: Catalog, page: int) -> bool:
-    with catalog.snapshot() as reader:
-        return reader.page(page) is not None
+    return Engine(directory, options, clock, catalog, pages, maps, checkpoints, reaper)
 
 
 def _pieces_of(catalog: Catalog) -> Callable[[int, int, int, int], list[Piece]]:
