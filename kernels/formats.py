@@ -1,7 +1,7 @@
 """The registry of storage formats: names, tags, and the only place that knows bytes per row.
 
 A row is one token's K (or V) of one layer. In every format here a row is coded on its own, so rows can be
-appended, cut and copied without touching their neighbours.
+appended, cut and copied without touching their neighbors.
 """
 
 from __future__ import annotations
@@ -40,6 +40,13 @@ class Element(enum.IntEnum):
         return 4 if self is Element.F32 else 2
 
 
+class Affine(enum.IntEnum):
+    """How an affine format chooses its codes; decoding is the same."""
+
+    MLX = 0
+    ROUND_TRIP = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """A byte layout of a row.
@@ -47,52 +54,76 @@ class Format:
     Attributes:
         name: Lower-case name, as used on the wire.
         tag: Number that stands for the format on disk; never reused.
+        family: Name of the backends' module that codes it.
         bits: Bits of the code of one element.
         group: Elements that share quantization parameters; `HEAD` for one head; 1 when there is no group.
         group_params: Bytes of parameters of one group.
         row_params: Bytes of parameters of the row.
         limit: Largest magnitude that `pack` accepts; what lies beyond raises `Overflow`.
-        verbatim: The element type whose bytes are stored as they are, if the format is one.
         summary: One line for tables and help.
+        variant: What tells formats of one family apart: the element type of `plain`, the rule of `affine`,
+            the mantissa bits of `fp8`.
     """
 
     name: str
     tag: int
+    family: str
     bits: int
     group: int
     group_params: int
     row_params: int
     limit: float
     summary: str
-    verbatim: Element | None = None
+    variant: int = 0
+
+    @property
+    def verbatim(self) -> Element | None:
+        """The element type whose bytes are stored as they are, if the format is one."""
+        return Element(self.variant) if self.family == "plain" else None
 
     @property
     def quantized(self) -> bool:
         """Whether `pack` chooses codes, and therefore refuses NaN and infinities."""
         return self.verbatim is None
 
-    def codes_and_params(self, elements: int, head_dim: int = 0) -> int:
-        """Bytes of codes and group parameters of `elements` elements.
 
-        Args:
-            elements: Number of elements, a multiple of the group.
-            head_dim: Elements of one head, for formats whose group is a head.
-        """
-        return elements * self.bits // 8 + elements // (self.group or head_dim) * self.group_params
+_TURBO_LIMIT: Final = FP32_MAX / 8
+_FP8_LIMIT: Final = 240 * FP16_MAX
+_RVQ_LIMIT: Final = 2.0**56
+_TURBO: Final = "codes of rotated blocks, a scale per 32"
+_MLX: Final = "in mlx's QuantizedKVCache layout"
+_RVQ: Final = "bits for each of two stages on a rotated head, one gain a head"
 
-
-_TURBO = "codes of rotated blocks, a scale per 32"
-_MLX = "mlx's QuantizedKVCache layout"
-_ALL = (
-    Format("fp32", 16, 32, 1, 0, 0, FP32_MAX, "float32 as it comes", Element.F32),
-    Format("fp16", 2, 16, 1, 0, 0, FP16_MAX, "float16 as it comes", Element.F16),
-    Format("bf16", 17, 16, 1, 0, 0, BF16_MAX, "bfloat16 as it comes", Element.BF16),
-    Format("int8", 0, 8, 1, 0, 8, FP32_MAX / 2, "8-bit codes, a scale and a minimum per row"),
-    Format("fp8", 5, 8, 32, 2, 4, 240 * FP16_MAX, "E4M3 codes, a scale per 32"),
-    Format("turbo4", 1, 4, 32, 2, 4, FP32_MAX / 8, f"4-bit {_TURBO}"),
-    Format("turbo3", 3, 3, 32, 2, 4, FP32_MAX / 8, f"3-bit {_TURBO}"),
-    Format("turbo2", 4, 2, 32, 2, 4, FP32_MAX / 8, f"2-bit {_TURBO}"),
-    Format("mlx4g32", 7, 4, 32, 4, 0, FP16_MAX, f"{_MLX}: 4 bits, groups of 32, codes as mx.quantize"),
+_ALL: Final = (
+    Format("fp32", 16, "plain", 32, 1, 0, 0, FP32_MAX, "float32 as it comes", Element.F32),
+    Format("fp16", 2, "plain", 16, 1, 0, 0, FP16_MAX, "float16 as it comes", Element.F16),
+    Format("bf16", 17, "plain", 16, 1, 0, 0, BF16_MAX, "bfloat16 as it comes", Element.BF16),
+    Format("int8", 0, "int8", 8, 1, 0, 8, FP32_MAX / 2, "8-bit codes, a scale and a minimum per row"),
+    Format("fp8", 5, "fp8", 8, 32, 2, 4, _FP8_LIMIT, "E4M3 codes, a scale per 32", 3),
+    Format("fp8_e5m2", 22, "fp8", 8, 32, 2, 4, 224 * FP16_MAX, "E5M2 codes, a scale per 32", 2),
+    Format("bf16_rope_fp8_body", 6, "rope", 8, 32, 2, 0, _FP8_LIMIT, "bfloat16 for rope elements, fp8 after"),
+    Format("turbo4", 1, "turbo", 4, 32, 2, 4, _TURBO_LIMIT, f"4-bit {_TURBO}"),
+    Format("turbo3", 3, "turbo", 3, 32, 2, 4, _TURBO_LIMIT, f"3-bit {_TURBO}"),
+    Format("turbo2", 4, "turbo", 2, 32, 2, 4, _TURBO_LIMIT, f"2-bit {_TURBO}"),
+    Format("mlx4g32", 7, "affine", 4, 32, 4, 0, FP16_MAX, f"4 bits, groups of 32 {_MLX}"),
+    Format("mlx4g64", 18, "affine", 4, 64, 4, 0, FP16_MAX, f"4 bits, groups of 64 {_MLX}"),
+    Format("mlx8g32", 19, "affine", 8, 32, 4, 0, FP16_MAX, f"8 bits, groups of 32 {_MLX}"),
+    Format("mlx8g64", 20, "affine", 8, 64, 4, 0, FP16_MAX, f"8 bits, groups of 64 {_MLX}"),
+    Format(
+        "mlx4g32_rt",
+        21,
+        "affine",
+        4,
+        32,
+        4,
+        0,
+        FP16_MAX,
+        "mlx4g32 with codes chosen for the scale and bias as stored",
+        Affine.ROUND_TRIP,
+    ),
+    Format("qserve4", 23, "qserve", 4, HEAD, 4, 0, FP16_MAX, "4 bits, a scale and a floating offset a head"),
+    Format("rvq1", 24, "rvq", 2, HEAD, 2, 0, _RVQ_LIMIT, f"1 {_RVQ}"),
+    Format("rvq2", 25, "rvq", 4, HEAD, 2, 0, _RVQ_LIMIT, f"2 {_RVQ}"),
 )
 
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in _ALL})
@@ -130,8 +161,8 @@ class LayerSpec:
     Attributes:
         format: Name of the format, in any case.
         dim: Elements in a row (heads x head size).
-        rope: Leading elements kept as bfloat16, for `bf16_rope_fp8_body` only.
-        head_dim: Elements of one head, for formats whose group is a head.
+        rope: Leading elements kept as bfloat16; for `bf16_rope_fp8_body` only, else 0.
+        head_dim: Elements of one head; for formats whose group is a head only, else 0.
     """
 
     format: str
@@ -148,11 +179,17 @@ class LayerSpec:
         return format_by_name(self.format)
 
     @property
+    def group(self) -> int:
+        """Elements that share quantization parameters."""
+        return self.details.group or self.head_dim
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of one stored row. Rows follow each other without padding."""
         fmt = self.details
-        body = self.dim - self.rope
-        return self.rope * 2 + fmt.row_params + fmt.codes_and_params(body, self.head_dim)
+        coded = self.dim - self.rope
+        groups = coded // self.group * fmt.group_params
+        return fmt.row_params + 2 * self.rope + coded * fmt.bits // 8 + groups
 
     @property
     def verbatim_element(self) -> Element | None:
@@ -164,10 +201,35 @@ class LayerSpec:
 
         Raises:
             UnknownFormat: No format has this name.
-            FormatError: The dim does not fit the format.
+            FormatError: The dim, rope or head_dim does not fit the format.
         """
         fmt = self.details
         if not 1 <= self.dim <= MAX_DIM:
             raise FormatError(f"{fmt.name}: dim {self.dim} is not in 1..{MAX_DIM}")
-        if self.dim % fmt.group:
+        if fmt.family == "rope":
+            _check_rope(self)
+        elif self.rope:
+            raise FormatError(f"{fmt.name}: rope={self.rope} is for bf16_rope_fp8_body only")
+        elif fmt.group == HEAD:
+            _check_head(self)
+        elif self.dim % fmt.group:
             raise FormatError(f"{fmt.name}: dim {self.dim} is not a multiple of {fmt.group}")
+        if self.head_dim and fmt.group != HEAD:
+            raise FormatError(f"{fmt.name}: head_dim={self.head_dim} is for formats grouped by head only")
+
+
+def _check_rope(spec: LayerSpec) -> None:
+    if not 0 < spec.rope < spec.dim:
+        raise FormatError(f"{spec.format}: rope {spec.rope} is not between 0 and dim {spec.dim}")
+    if (spec.dim - spec.rope) % 32:
+        raise FormatError(f"{spec.format}: dim {spec.dim} - rope {spec.rope} is not a multiple of 32")
+
+
+def _check_head(spec: LayerSpec) -> None:
+    head = spec.head_dim
+    if head < 1 or spec.dim % head:
+        raise FormatError(f"{spec.format}: dim {spec.dim} is not a multiple of head_dim {head}")
+    if spec.details.family == "rvq" and (head < 32 or head & (head - 1)):
+        raise FormatError(f"{spec.format}: head_dim {head} is not a power of two of at least 32")
+    if head % 2:
+        raise FormatError(f"{spec.format}: head_dim {head} is odd")

@@ -1,13 +1,13 @@
 """The fast CPU backend: numba kernels that release the GIL and are kept compiled on disk.
 
-One kernel per format and direction serves every element type and layout. Bytes equal the oracle's.
+One kernel per family of formats and direction serves every element type and layout. Bytes equal the oracle's.
 """
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,19 +16,7 @@ if TYPE_CHECKING:
 
     from ..formats import Element, LayerSpec
     from ..layout import Heads
-
-# A family is imported when a format of it is first used, which loads its two kernels.
-_FAMILIES: Final = {
-    "fp32": "plain",
-    "fp16": "plain",
-    "bf16": "plain",
-    "int8": "int8",
-    "fp8": "fp8",
-    "turbo4": "turbo",
-    "turbo3": "turbo",
-    "turbo2": "turbo",
-    "mlx4g32": "affine",
-}
+    from .rows import Elements, Work
 
 
 def pack(
@@ -40,19 +28,7 @@ def pack(
     out: NDArray[np.uint8],
 ) -> int:
     """Code rows; return -1, or the flat index of the first refused element."""
-    limit_bits = int(np.float32(spec.details.limit).view(np.int32))
-    refused: int = _family(spec).pack(
-        _address(source),
-        int(element),
-        layout.heads,
-        layout.head_stride,
-        layout.row_stride,
-        rows,
-        spec.dim,
-        limit_bits,
-        _detail(spec),
-        _address(out),
-    )
+    refused: int = _family(spec).pack(_elements(source, element, layout), _work(spec, rows), _address(out))
     return refused
 
 
@@ -65,26 +41,22 @@ def unpack(
     out: NDArray[np.uint8],
 ) -> None:
     """Decode rows."""
-    _family(spec).unpack(
-        _address(packed),
-        int(element),
-        layout.heads,
-        layout.head_stride,
-        layout.row_stride,
-        rows,
-        spec.dim,
-        _detail(spec),
-        _address(out),
-    )
+    _family(spec).unpack(_address(packed), _work(spec, rows), _elements(out, element, layout))
 
 
 def _family(spec: LayerSpec) -> ModuleType:
-    return importlib.import_module(f".{_FAMILIES[spec.format]}", __package__)
+    # Imported when a format of it is first used, which loads its two kernels.
+    return importlib.import_module(f".{spec.details.family}", __package__)
 
 
-def _detail(spec: LayerSpec) -> int:
-    """The one number a family needs beside the dim."""
-    return spec.details.bits if spec.verbatim_element is None else int(spec.verbatim_element)
+def _elements(buffer: NDArray[np.uint8], element: Element, layout: Heads) -> Elements:
+    return _address(buffer), int(element), layout.heads, layout.head_stride, layout.row_stride
+
+
+def _work(spec: LayerSpec, rows: int) -> Work:
+    fmt = spec.details
+    limit_bits = int(np.float32(fmt.limit).view(np.int32))
+    return rows, spec.dim, fmt.bits, spec.group, spec.rope or int(fmt.variant), limit_bits
 
 
 def _address(buffer: NDArray[np.uint8]) -> int:

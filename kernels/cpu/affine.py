@@ -1,124 +1,126 @@
-"""mlx4g32, as `oracle.affine` defines it."""
+"""The mlx layouts, as `oracle.affine` defines them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from llvmlite import ir
 
-from .llvm import (
-    absolute,
-    inlined,
-    kernel,
-    larger,
-    load_f16,
-    load_u8,
-    nearest,
-    round_to_f16,
-    saturate_f16,
-    smaller,
-    store_f16,
-    store_u8,
-    to_float,
-    to_int,
-)
+from ..formats import FP16_MAX, Affine
+from .lanes import FLOAT, HALF, I8, I32, Lanes, load, operation, store
+from .llvm import kernel
 from .rows import flush_row, load_row, store_row
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from .rows import Elements, Work
 
-_GROUP = 32
-_SMALLEST_SCALE = np.float32(1e-7)
-_STEPS = np.float32(15)
-_ZERO = np.float32(0)
-_FP16_MAX = np.float32(65504)
+_SMALLEST_SCALE = float(np.float32(1e-7))
+_ROUND_TRIP = int(Affine.ROUND_TRIP)
 
 
-@inlined
-def choose(scratch: NDArray[np.float32], start: int) -> tuple[np.float32, np.float32]:
-    """Scale and bias of one group by mx.quantize's rule."""
-    low = high = scratch[start]
-    for i in range(_GROUP):
-        low = smaller(low, scratch[start + i])
-        high = larger(high, scratch[start + i])
-    scale = larger((high - low) / _STEPS, _SMALLEST_SCALE)
-    end = low
-    if absolute(low) <= absolute(high):
-        scale = -scale
-        end = high
-    count = nearest(end / scale)
-    if count == _ZERO:
-        return scale, _ZERO
-    return end / count, end
+def _mlx(x: Lanes, low: Lanes, high: Lanes, steps: int) -> tuple[Lanes, Lanes, Lanes]:
+    scale = ((high - low) / steps).larger(low.like(_SMALLEST_SCALE))
+    low_is_end = low.magnitude() > high.magnitude()
+    scale = low_is_end.choose(scale, -scale)
+    end = low_is_end.choose(low, high)
+    count = (end / scale).nearest()
+    exact = count.magnitude() > 0.0
+    scale = exact.choose(end / count, scale)
+    bias = exact.choose(end, end.like(0.0))
+    return ((x - bias) / scale).nearest(), scale, bias
+
+
+def _round_trip(x: Lanes, low: Lanes, high: Lanes, steps: int) -> tuple[Lanes, Lanes, Lanes]:
+    scale = ((high - low) / steps).to_half_and_back()
+    bias = low.to_half_and_back()
+    inverse = (scale > 0.0).choose(scale.like(1.0) / scale, scale.like(0.0))
+    return (x - bias) * inverse + 0.5, scale, bias
+
+
+def _packer(bits: int, group: int, rule: Any = _mlx) -> Any:
+    steps = 2**bits - 1
+
+    def build(
+        builder: ir.IRBuilder, codes: ir.Value, scales: ir.Value, biases: ir.Value, elements: ir.Value
+    ) -> None:
+        x = load(builder, elements, FLOAT, group)
+        code, scale, bias = rule(x, x.fold(Lanes.smaller), x.fold(Lanes.larger), steps)
+        store(code.clamp(0, steps).to(I32).pack(bits), codes)
+        store(scale.to(HALF), scales)
+        store(bias.to(HALF), biases)
+
+    return operation(build, 4)
+
+
+def _unpacker(bits: int, group: int) -> Any:
+    def build(
+        builder: ir.IRBuilder, codes: ir.Value, scales: ir.Value, biases: ir.Value, elements: ir.Value
+    ) -> None:
+        code = load(builder, codes, I8, group * bits // 8).unpack(bits).to(I32, signed=False).to(FLOAT)
+        scale, bias = (load(builder, place, HALF, 1).to(FLOAT) for place in (scales, biases))
+        product = code * scale
+        rounded = product.to_half_and_back()
+        rounded = (rounded.magnitude() > FP16_MAX).choose(product, rounded)
+        store((rounded + bias).saturate(FP16_MAX).to_half_and_back(), elements)
+
+    return operation(build, 4)
+
+
+_pack4g32, _pack4g64, _pack8g32, _pack8g64 = (_packer(b, g) for b, g in ((4, 32), (4, 64), (8, 32), (8, 64)))
+_pack4g32_rt = _packer(4, 32, _round_trip)
+_unpack4g32, _unpack4g64, _unpack8g32, _unpack8g64 = (
+    _unpacker(b, g) for b, g in ((4, 32), (4, 64), (8, 32), (8, 64))
+)
 
 
 @kernel
-def pack(
-    source: int,
-    element: int,
-    heads: int,
-    head_stride: int,
-    row_stride: int,
-    rows: int,
-    dim: int,
-    limit_bits: int,
-    _: int,
-    out: int,
-) -> int:
+def pack(source: Elements, work: Work, out: int) -> int:
     """Code rows."""
+    rows, dim, bits, group, rule, limit_bits = work
     scratch = np.empty(dim, np.float32)
-    codes = np.empty(dim, np.uint8)
-    groups = dim // _GROUP
-    words, params = dim // 2, 2 * groups
+    code_bytes, params = dim * bits // 8, 2 * (dim // group)
     for row in range(rows):
-        load_row(source, element, heads, head_stride, row_stride, row, scratch)
+        load_row(source, row, scratch)
         refused = flush_row(scratch, limit_bits)
         if refused >= 0:
             return row * dim + refused
-        at = row * (words + 2 * params)
-        for group in range(groups):
-            start = group * _GROUP
-            scale, bias = choose(scratch, start)
-            store_f16(out, at + words + 2 * group, scale)
-            store_f16(out, at + words + params + 2 * group, bias)
-            for i in range(_GROUP):
-                code = nearest((scratch[start + i] - bias) / scale)
-                codes[start + i] = to_int(smaller(larger(code, _ZERO), _STEPS))
-        for i in range(words):
-            store_u8(out, at + i, codes[2 * i] | codes[2 * i + 1] << 4)
+        at = row * (code_bytes + 2 * params)
+        scale = at + code_bytes
+        for start in range(0, dim, group):
+            if rule == _ROUND_TRIP:
+                _pack4g32_rt(out, at, out, scale, out, scale + params, scratch, start)
+            elif bits == 4 and group == 32:
+                _pack4g32(out, at, out, scale, out, scale + params, scratch, start)
+            elif bits == 4:
+                _pack4g64(out, at, out, scale, out, scale + params, scratch, start)
+            elif group == 32:
+                _pack8g32(out, at, out, scale, out, scale + params, scratch, start)
+            else:
+                _pack8g64(out, at, out, scale, out, scale + params, scratch, start)
+            at += group * bits // 8
+            scale += 2
     return -1
 
 
 @kernel
-def unpack(
-    packed: int,
-    element: int,
-    heads: int,
-    head_stride: int,
-    row_stride: int,
-    rows: int,
-    dim: int,
-    _: int,
-    out: int,
-) -> None:
+def unpack(packed: int, work: Work, out: Elements) -> None:
     """Decode rows."""
+    rows, dim, bits, group, _rule, _limit_bits = work
     scratch = np.empty(dim, np.float32)
-    groups = dim // _GROUP
-    words, params = dim // 2, 2 * groups
+    code_bytes, params = dim * bits // 8, 2 * (dim // group)
     for row in range(rows):
-        at = row * (words + 2 * params)
-        for i in range(words):
-            pair = load_u8(packed, at + i)
-            scratch[2 * i] = to_float(pair & 15)
-            scratch[2 * i + 1] = to_float(pair >> 4)
-        for group in range(groups):
-            start = group * _GROUP
-            scale = load_f16(packed, at + words + 2 * group)
-            bias = load_f16(packed, at + words + params + 2 * group)
-            for i in range(_GROUP):
-                product = scratch[start + i] * scale
-                rounded = round_to_f16(product)
-                if absolute(rounded) > _FP16_MAX:
-                    rounded = product
-                scratch[start + i] = round_to_f16(saturate_f16(rounded + bias))
-        store_row(out, element, heads, head_stride, row_stride, row, scratch)
+        at = row * (code_bytes + 2 * params)
+        scale = at + code_bytes
+        for start in range(0, dim, group):
+            if bits == 4 and group == 32:
+                _unpack4g32(packed, at, packed, scale, packed, scale + params, scratch, start)
+            elif bits == 4:
+                _unpack4g64(packed, at, packed, scale, packed, scale + params, scratch, start)
+            elif group == 32:
+                _unpack8g32(packed, at, packed, scale, packed, scale + params, scratch, start)
+            else:
+                _unpack8g64(packed, at, packed, scale, packed, scale + params, scratch, start)
+            at += group * bits // 8
+            scale += 2
+        store_row(out, row, scratch)

@@ -1,155 +1,121 @@
-"""fp8, as `oracle.fp8` defines it."""
+"""fp8 and fp8_e5m2, as `oracle.fp8` defines them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
-from .llvm import (
-    f32,
-    inlined,
-    kernel,
-    load_f16,
-    load_u8,
-    operation,
-    round_to_f16,
-    store_f16,
-    store_f32,
-    store_u8,
-)
-from .rows import flush_row, largest_magnitude, load_row, store_row, sum_of_squares
+from .lanes import BLOCK, FLOAT, HALF, I8, I32, Lanes, at, load, operation, store
+from .llvm import f32, kernel, store_f32
+from .rows import flush_row, load_row, store_row
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from .rows import Elements, Work
 
-_TARGET = np.float32(240)
+BLOCK_BYTES = 34
+_TARGET = {3: 240.0, 2: 224.0}
 _ZERO = np.float32(0)
-_ONE = np.float32(1)
-_BLOCK = 34
 
 
-def _int(value: int) -> ir.Constant:
-    return ir.Constant(ir.IntType(32), value)
+def _bias(mantissa_bits: int) -> int:
+    return 7 if mantissa_bits == 3 else 15
 
 
-def _encoder(exponent_bits: int, mantissa_bits: int) -> Callable[[ir.IRBuilder, ir.Value], ir.Value]:
-    bias = (1 << (exponent_bits - 1)) - 1
-    shift = 23 - mantissa_bits
-
-    def build(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-        bits = builder.bitcast(value, ir.IntType(32))
-        magnitude = builder.and_(bits, _int(0x7FFFFFFF))
-        odd = builder.and_(builder.lshr(magnitude, _int(shift)), _int(1))
-        nudge = builder.add(odd, _int((1 << (shift - 1)) - 1))
-        rounded = builder.lshr(builder.add(magnitude, nudge), _int(shift))
-        normal = builder.sub(rounded, _int((127 - bias) << mantissa_bits))
-        # The sum with a power of two whose last bit is one subnormal step rounds to whole steps.
-        anchor = ir.Constant(ir.FloatType(), 2.0 ** (1 - bias - mantissa_bits + 23))
-        steps = builder.fadd(builder.bitcast(magnitude, ir.FloatType()), anchor)
-        subnormal = builder.and_(builder.bitcast(steps, ir.IntType(32)), _int(0xFF))
-        is_small = builder.icmp_unsigned("<", magnitude, _int((128 - bias) << 23))
-        sign = builder.and_(builder.lshr(bits, _int(24)), _int(0x80))
-        return builder.or_(builder.select(is_small, subnormal, normal), sign)
-
-    return build
+def encode(x: Lanes, mantissa_bits: int) -> tuple[Lanes, Lanes]:
+    """OFP8 codes in 32-bit lanes, and what they stand for; magnitudes are below the largest finite code."""
+    bias, shift = _bias(mantissa_bits), 23 - mantissa_bits
+    bits = x.bits(I32, x.count)
+    magnitude = bits & 0x7FFFFFFF
+    rounded = (magnitude + ((magnitude >> shift) & 1) + ((1 << (shift - 1)) - 1)) >> shift
+    # The sum with a power of two whose last bit is one subnormal step rounds to whole steps.
+    anchor = 2.0 ** (1 - bias - mantissa_bits + 23)
+    anchored = magnitude.bits(FLOAT, x.count) + anchor
+    is_normal = magnitude >= (128 - bias) << 23
+    code = is_normal.choose(rounded - ((127 - bias) << mantissa_bits), anchored.bits(I32, x.count) & 0xFF)
+    value = is_normal.choose((rounded << shift).bits(FLOAT, x.count), anchored - anchor)
+    return code | ((bits >> 24) & 0x80), value
 
 
-def _decoder(exponent_bits: int, mantissa_bits: int) -> Callable[[ir.IRBuilder, ir.Value], ir.Value]:
-    bias = (1 << (exponent_bits - 1)) - 1
+def decode(code: Lanes, mantissa_bits: int) -> Lanes:
+    """Values of OFP8 codes in 32-bit lanes."""
+    bias = _bias(mantissa_bits)
+    magnitude = code & 0x7F
+    normal = (magnitude << (23 - mantissa_bits)) + ((127 - bias) << 23)
+    subnormal = (magnitude.to(FLOAT) * 2.0 ** (1 - bias - mantissa_bits)).bits(I32, code.count)
+    bits = (magnitude >= 1 << mantissa_bits).choose(normal, subnormal)
+    if mantissa_bits == 2:
+        bits = (magnitude >= 0x7C).choose(bits.like(0x7F800000), bits)
     first_nan = 0x7F if mantissa_bits == 3 else 0x7D
-    infinity = 0x7C if mantissa_bits == 2 else None
-
-    def build(builder: ir.IRBuilder, code: ir.Value) -> ir.Value:
-        magnitude = builder.and_(code, _int(0x7F))
-        sign = builder.shl(builder.and_(code, _int(0x80)), _int(24))
-        normal = builder.add(builder.shl(magnitude, _int(23 - mantissa_bits)), _int((127 - bias) << 23))
-        step = ir.Constant(ir.FloatType(), 2.0 ** (1 - bias - mantissa_bits))
-        subnormal = builder.fmul(builder.sitofp(magnitude, ir.FloatType()), step)
-        is_small = builder.icmp_unsigned("<", magnitude, _int(1 << mantissa_bits))
-        bits = builder.select(is_small, builder.bitcast(subnormal, ir.IntType(32)), normal)
-        if infinity is not None:
-            is_infinite = builder.icmp_unsigned("==", magnitude, _int(infinity))
-            bits = builder.select(is_infinite, _int(0x7F800000), bits)
-        is_nan = builder.icmp_unsigned(">=", magnitude, _int(first_nan))
-        bits = builder.select(is_nan, _int(0x7FC00000), bits)
-        return builder.bitcast(builder.or_(bits, sign), ir.FloatType())
-
-    return build
+    bits = (magnitude >= first_nan).choose(bits.like(0x7FC00000), bits)
+    return (bits | (code & 0x80) << 24).bits(FLOAT, code.count)
 
 
-encode_e4m3 = operation(_encoder(4, 3), types.int32, f32)
-decode_e4m3 = operation(_decoder(4, 3), f32, types.int32)
+def _packer(mantissa_bits: int) -> Any:
+    """Code one block; its sum of squares as decoded is returned."""
+
+    def build(builder: ir.IRBuilder, packed: ir.Value, elements: ir.Value) -> ir.Value:
+        x = load(builder, elements, FLOAT, BLOCK)
+        scale = (x.magnitude().fold(Lanes.larger) / _TARGET[mantissa_bits]).to_half_and_back()
+        inverse = (scale > 0.0).choose(scale.like(1.0) / scale, scale.like(0.0))
+        code, magnitude = encode(x * inverse, mantissa_bits)
+        value = magnitude * scale
+        store(scale.to(HALF), packed)
+        store(code.to(I8), at(builder, packed, 2))
+        return (value * value).ordered_sum().first()
+
+    return operation(build, 2, f32)
 
 
-@inlined
-def pack_block(scratch: NDArray[np.float32], start: int, out: int, at: int) -> None:
-    """One block of 34 bytes; `scratch` then holds what it decodes to."""
-    scale = round_to_f16(largest_magnitude(scratch, start, 32) / _TARGET)
-    inverse = _ONE / scale if scale > _ZERO else _ZERO
-    store_f16(out, at, scale)
-    for i in range(32):
-        code = encode_e4m3(scratch[start + i] * inverse)
-        store_u8(out, at + 2 + i, code)
-        scratch[start + i] = decode_e4m3(code) * scale
+def _unpacker(mantissa_bits: int) -> Any:
+    def build(builder: ir.IRBuilder, packed: ir.Value, elements: ir.Value) -> None:
+        code = load(builder, at(builder, packed, 2), I8, BLOCK).to(I32, signed=False)
+        scale = load(builder, packed, HALF, 1).to(FLOAT)
+        store(decode(code, mantissa_bits) * scale, elements)
+
+    return operation(build, 2)
 
 
-@inlined
-def unpack_block(packed: int, at: int, scratch: NDArray[np.float32], start: int) -> None:
-    """One block of 34 bytes."""
-    scale = load_f16(packed, at)
-    for i in range(32):
-        scratch[start + i] = decode_e4m3(load_u8(packed, at + 2 + i)) * scale
+pack_e4m3, pack_e5m2 = _packer(3), _packer(2)
+unpack_e4m3, unpack_e5m2 = _unpacker(3), _unpacker(2)
 
 
 @kernel
-def pack(
-    source: int,
-    element: int,
-    heads: int,
-    head_stride: int,
-    row_stride: int,
-    rows: int,
-    dim: int,
-    limit_bits: int,
-    _: int,
-    out: int,
-) -> int:
+def pack(source: Elements, work: Work, out: int) -> int:
     """Code rows."""
+    rows, dim, _bits, _group, mantissa_bits, limit_bits = work
     scratch = np.empty(dim, np.float32)
-    blocks = dim // 32
+    place = 0
     for row in range(rows):
-        load_row(source, element, heads, head_stride, row_stride, row, scratch)
+        load_row(source, row, scratch)
         refused = flush_row(scratch, limit_bits)
         if refused >= 0:
             return row * dim + refused
-        at = row * (4 + blocks * _BLOCK)
-        for block in range(blocks):
-            pack_block(scratch, block * 32, out, at + 4 + block * _BLOCK)
-        store_f32(out, at, sum_of_squares(scratch))
+        header, total = place, _ZERO
+        place += 4
+        for start in range(0, dim, BLOCK):
+            if mantissa_bits == 3:
+                total += pack_e4m3(out, place, scratch, start)
+            else:
+                total += pack_e5m2(out, place, scratch, start)
+            place += BLOCK_BYTES
+        store_f32(out, header, total)
     return -1
 
 
 @kernel
-def unpack(
-    packed: int,
-    element: int,
-    heads: int,
-    head_stride: int,
-    row_stride: int,
-    rows: int,
-    dim: int,
-    _: int,
-    out: int,
-) -> None:
+def unpack(packed: int, work: Work, out: Elements) -> None:
     """Decode rows."""
+    rows, dim, _bits, _group, mantissa_bits, _limit_bits = work
     scratch = np.empty(dim, np.float32)
-    blocks = dim // 32
+    place = 0
     for row in range(rows):
-        at = row * (4 + blocks * _BLOCK)
-        for block in range(blocks):
-            unpack_block(packed, at + 4 + block * _BLOCK, scratch, block * 32)
-        store_row(out, element, heads, head_stride, row_stride, row, scratch)
+        place += 4
+        for start in range(0, dim, BLOCK):
+            if mantissa_bits == 3:
+                unpack_e4m3(packed, place, scratch, start)
+            else:
+                unpack_e5m2(packed, place, scratch, start)
+            place += BLOCK_BYTES
+        store_row(out, row, scratch)

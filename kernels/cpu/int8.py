@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from .llvm import kernel, larger, load_f32, load_i8, nearest, smaller, store_f32, store_u8, to_float, to_int
 from .rows import flush_row, load_row, store_row
+
+if TYPE_CHECKING:
+    from .rows import Elements, Work
 
 _SMALLEST_SCALE = np.float32(2.0**-100)
 _STEPS = np.float32(254)
@@ -13,22 +18,12 @@ _HALF = np.float32(127)
 
 
 @kernel
-def pack(
-    source: int,
-    element: int,
-    heads: int,
-    head_stride: int,
-    row_stride: int,
-    rows: int,
-    dim: int,
-    limit_bits: int,
-    _: int,
-    out: int,
-) -> int:
+def pack(source: Elements, work: Work, out: int) -> int:
     """Code rows."""
+    rows, dim, _bits, _group, _variant, limit_bits = work
     scratch = np.empty(dim, np.float32)
     for row in range(rows):
-        load_row(source, element, heads, head_stride, row_stride, row, scratch)
+        load_row(source, row, scratch)
         refused = flush_row(scratch, limit_bits)
         if refused >= 0:
             return row * dim + refused
@@ -48,18 +43,9 @@ def pack(
 
 
 @kernel
-def unpack(
-    packed: int,
-    element: int,
-    heads: int,
-    head_stride: int,
-    row_stride: int,
-    rows: int,
-    dim: int,
-    _: int,
-    out: int,
-) -> None:
+def unpack(packed: int, work: Work, out: Elements) -> None:
     """Decode rows."""
+    rows, dim, _bits, _group, _variant, _limit_bits = work
     scratch = np.empty(dim, np.float32)
     for row in range(rows):
         at = row * (dim + 8)
@@ -67,4 +53,4 @@ def unpack(
         low = load_f32(packed, at + 4)
         for i in range(dim):
             scratch[i] = (to_float(load_i8(packed, at + 8 + i)) + _HALF) * scale + low
-        store_row(out, element, heads, head_stride, row_stride, row, scratch)
+        store_row(out, row, scratch)

@@ -68,6 +68,9 @@ class Lanes:
     def __or__(self, other: Lanes | int) -> Lanes:
         return self._both(other, None, self.builder.or_)
 
+    def __neg__(self) -> Lanes:
+        return self * -1.0
+
     def __lshift__(self, other: int) -> Lanes:
         return self._both(other, None, self.builder.shl)
 
@@ -106,16 +109,49 @@ class Lanes:
 
     def ordered_sum(self) -> Lanes:
         """Sum of 32 lanes in the order of `oracle.numeric.row_sum`."""
-        octets = self.pick(range(0, self.count, 8))
-        for i in range(1, 8):
-            octets = octets + self.pick(range(i, self.count, 8))
-        pairs = octets.pick([0, 2]) + octets.pick([1, 3])
+        rest, width = self, 8
+        while width > 1:
+            half = width // 2
+            first = [i for i in range(rest.count) if i % width < half]
+            rest = rest.pick(first) + rest.pick([i + half for i in first])
+            width = half
+        pairs = rest.pick([0, 2]) + rest.pick([1, 3])
         return pairs.pick([0]) + pairs.pick([1])
 
-    def to(self, kind: ir.Type) -> Lanes:
-        """Convert: numbers between int and float types (signed), masks to 0 and 1."""
+    def magnitude(self) -> Lanes:
+        """Floats without their sign."""
+        return (self.bits(I32, self.count) & 0x7FFFFFFF).bits(FLOAT, self.count)
+
+    def nearest(self) -> Lanes:
+        """The nearest whole floats, ties to even."""
+        name = f"llvm.rint.v{self.count}f32"
+        module = self.builder.module
+        function = module.globals.get(name)
+        if function is None:
+            function = ir.Function(module, ir.FunctionType(self.value.type, [self.value.type]), name)
+        return self._with(self.builder.call(function, [self.value]))
+
+    def clamp(self, low: float, high: float) -> Lanes:
+        """Within low..high; no NaN may come."""
+        return self.larger(self.like(low)).smaller(self.like(high))
+
+    def saturate(self, limit: float) -> Lanes:
+        """Finite floats within +-limit; NaN and infinities stay."""
+        magnitude = self.magnitude()
+        beyond = magnitude.bits(I32, self.count) > magnitude.like(limit).bits(I32, self.count)
+        finite = magnitude.like(float("inf")).bits(I32, self.count) > magnitude.bits(I32, self.count)
+        end = (self.bits(I32, self.count) >= 0).choose(self.like(limit), self.like(-limit))
+        return (beyond & finite).choose(end, self)
+
+    def to_half_and_back(self) -> Lanes:
+        """Rounded to fp16."""
+        return self.to(HALF).to(FLOAT)
+
+    def to(self, kind: ir.Type, *, signed: bool = True) -> Lanes:
+        """Convert numbers between int and float types; masks become 0 and 1."""
         vector = ir.VectorType(kind, self.count)
         build = self.builder
+        convert: Any
         if _is_float(self.kind) and _is_float(kind):
             convert = build.fptrunc if kind == HALF else build.fpext
         elif _is_float(self.kind):
@@ -125,7 +161,7 @@ class Lanes:
         elif kind.width < self.kind.width:
             convert = build.trunc
         else:
-            convert = build.zext if self.kind.width == 1 else build.sext
+            convert = build.sext if signed and self.kind.width > 1 else build.zext
         return self._with(convert(self.value, vector))
 
     def bits(self, kind: ir.Type, count: int) -> Lanes:
@@ -143,20 +179,38 @@ class Lanes:
         return x
 
     def pack(self, width: int) -> Lanes:
-        """Codes below 2**width in 32-bit lanes as bytes, lowest bits first."""
-        words = self.pick(range(0, self.count, 8))
-        for i in range(1, 8):
-            words = words | self.pick(range(i, self.count, 8)) << i * width
-        whole = words.bits(I8, 4 * words.count)
-        return whole.pick([4 * word + byte for word in range(words.count) for byte in range(width)])
+        """Whole numbers below 2**width as bytes, lowest bits first."""
+        if width == 3:
+            words = self.to(I32).pick(range(0, self.count, 8))
+            for i in range(1, 8):
+                words = words | self.to(I32).pick(range(i, self.count, 8)) << i * width
+            whole = words.bits(I8, 4 * words.count)
+            return whole.pick([4 * word + byte for word in range(words.count) for byte in range(3)])
+        codes = self.to(I8)
+        while width < 8:
+            codes = codes.pick(range(0, codes.count, 2)) | codes.pick(range(1, codes.count, 2)) << width
+            width *= 2
+        return codes
 
     def unpack(self, width: int) -> Lanes:
-        """Codes in 32-bit lanes from `pack`'s bytes."""
-        words = self.count // width
-        spread = [word * width + min(byte, width - 1) for word in range(words) for byte in range(4)]
-        whole = self.pick(spread).bits(I32, words)
-        parts = [(whole >> i * width) & (1 << width) - 1 for i in range(8)]
-        return _interleave(parts)
+        """Codes, one a byte, from `pack`'s bytes."""
+        if width == 3:
+            words = self.pick([3 * w + min(b, 2) for w in range(self.count // 3) for b in range(4)])
+            words = words.bits(I32, self.count // 3)
+            parts = [((words >> 3 * i) & 7).to(I8) for i in range(8)]
+            while len(parts) > 1:
+                half = len(parts) // 2
+                parts = [a.interleave(b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+            return parts[0]
+        codes, have = self, 8
+        while have > width:
+            have //= 2
+            codes = (codes & (1 << have) - 1).interleave(codes >> have)
+        return codes
+
+    def interleave(self, other: Lanes) -> Lanes:
+        """Lanes of both in turn."""
+        return self.pick([lane + part * self.count for lane in range(self.count) for part in (0, 1)], other)
 
     def _with(self, value: ir.Value) -> Lanes:
         return Lanes(self.builder, value)
@@ -179,19 +233,15 @@ def _is_float(kind: ir.Type) -> bool:
     return isinstance(kind, (ir.FloatType, ir.HalfType))
 
 
-def _interleave(parts: list[Lanes]) -> Lanes:
-    """Lane 0 of each part, then lane 1 of each, and so on."""
-    count = parts[0].count
-    joined = parts
-    while len(joined) > 1:
-        joined = [a.pick(range(a.count + b.count), b) for a, b in zip(joined[::2], joined[1::2], strict=True)]
-    return joined[0].pick([part * count + lane for lane in range(count) for part in range(len(parts))])
-
-
 def load(builder: ir.IRBuilder, place: ir.Value, kind: ir.Type, count: int) -> Lanes:
     """Lanes from memory of any alignment."""
     pointer = builder.bitcast(place, ir.VectorType(kind, count).as_pointer())
     return Lanes(builder, builder.load(pointer, align=1))
+
+
+def at(builder: ir.IRBuilder, place: ir.Value, offset: int) -> ir.Value:
+    """A place some bytes further."""
+    return builder.gep(place, [ir.Constant(I32, offset)])
 
 
 def store(lanes: Lanes, place: ir.Value) -> None:
@@ -200,20 +250,53 @@ def store(lanes: Lanes, place: ir.Value) -> None:
     build.store(lanes.value, build.bitcast(place, lanes.value.type.as_pointer()), align=1)
 
 
-def block_operation(build: Callable[[ir.IRBuilder, ir.Value, ir.Value], None]) -> Any:
-    """A call `operation(address, offset, scratch, start)`; `build(builder, bytes, elements)` writes its code.
+def operation(build: Callable[..., ir.Value | None], places: int, result: types.Type = types.void) -> Any:
+    """A call on places in memory whose code `build(builder, *pointers)` writes.
 
-    `bytes` points at the packed block, `elements` at its float32 elements.
+    Each place is two arguments: the address of bytes and a byte offset, or an array and an index.
     """
 
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        pointers = []
+        for kind, base, offset in zip(signature.args[::2], args[::2], args[1::2], strict=True):
+            if isinstance(kind, types.Array):
+                start = context.make_array(kind)(context, builder, base).data
+            else:
+                start = builder.inttoptr(base, I8.as_pointer())
+            pointers.append(builder.gep(start, [offset]))
+        value = build(builder, *pointers)
+        return context.get_dummy_value() if value is None else value
+
+    def signature(*arguments: Any) -> Any:
+        fixed = (kind if isinstance(kind, types.Array) else types.int64 for kind in arguments)
+        return result(*fixed), generate
+
+    if places == 1:
+
+        @intrinsic
+        def one(_typing: Any, a: Any, i: Any) -> Any:
+            return signature(a, i)
+
+        return one
+
+    if places == 2:
+
+        @intrinsic
+        def two(_typing: Any, a: Any, i: Any, b: Any, j: Any) -> Any:
+            return signature(a, i, b, j)
+
+        return two
+
+    if places == 3:
+
+        @intrinsic
+        def three(_typing: Any, a: Any, i: Any, b: Any, j: Any, c: Any, k: Any) -> Any:
+            return signature(a, i, b, j, c, k)
+
+        return three
+
     @intrinsic
-    def operation(_typing: Any, address: Any, offset: Any, scratch: Any, start: Any) -> Any:
-        def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-            packed = builder.gep(builder.inttoptr(args[0], I8.as_pointer()), [args[1]])
-            elements = context.make_array(signature.args[2])(context, builder, args[2]).data
-            build(builder, packed, builder.gep(elements, [args[3]]))
-            return context.get_dummy_value()
+    def four(_typing: Any, a: Any, i: Any, b: Any, j: Any, c: Any, k: Any, d: Any, n: Any) -> Any:
+        return signature(a, i, b, j, c, k, d, n)
 
-        return types.void(types.int64, types.int64, scratch, types.int64), generate
-
-    return operation
+    return four

@@ -1,11 +1,13 @@
 """Rows of elements in a caller's buffer, one row at a time through a float32 scratch row that stays in cache.
 
 The element type and the layout are looked at once per row: each format needs one kernel per direction.
+Arguments travel as plain tuples of integers, which numba dispatches on three times faster than on named
+ones.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -29,47 +31,51 @@ if TYPE_CHECKING:
 
     Row = NDArray[np.float32]
 
-F32, F16 = 0, 1
+Elements: TypeAlias = tuple[int, int, int, int, int]
+"""Where elements lie: address, element type, heads, head stride, row stride."""
+
+Work: TypeAlias = tuple[int, int, int, int, int, int]
+"""What to do: rows, dim, bits of a code, elements of a group, the format's variant, limit as float32 bits."""
+
+F32, F16, BF16 = 0, 1, 2
 
 
 @inlined
-def load_row(
-    source: int, element: int, heads: int, head_stride: int, row_stride: int, row: int, scratch: Row
-) -> None:
+def load_row(source: Elements, row: int, scratch: Row) -> None:
     """Widen one row into `scratch`."""
+    address, element, heads, head_stride, row_stride = source
     width = len(scratch) // heads
     for head in range(heads):
         start = head * head_stride + row * row_stride
         to = head * width
         if element == F32:
             for i in range(width):
-                scratch[to + i] = load_f32(source, 4 * (start + i))
+                scratch[to + i] = load_f32(address, 4 * (start + i))
         elif element == F16:
             for i in range(width):
-                scratch[to + i] = load_f16(source, 2 * (start + i))
+                scratch[to + i] = load_f16(address, 2 * (start + i))
         else:
             for i in range(width):
-                scratch[to + i] = load_bf16(source, 2 * (start + i))
+                scratch[to + i] = load_bf16(address, 2 * (start + i))
 
 
 @inlined
-def store_row(
-    out: int, element: int, heads: int, head_stride: int, row_stride: int, row: int, scratch: Row
-) -> None:
+def store_row(out: Elements, row: int, scratch: Row) -> None:
     """Write `scratch` as one row; finite values beyond the element type saturate."""
+    address, element, heads, head_stride, row_stride = out
     width = len(scratch) // heads
     for head in range(heads):
         start = head * head_stride + row * row_stride
         at = head * width
         if element == F32:
             for i in range(width):
-                store_f32(out, 4 * (start + i), scratch[at + i])
+                store_f32(address, 4 * (start + i), scratch[at + i])
         elif element == F16:
             for i in range(width):
-                store_f16(out, 2 * (start + i), saturate_f16(scratch[at + i]))
+                store_f16(address, 2 * (start + i), saturate_f16(scratch[at + i]))
         else:
             for i in range(width):
-                store_bf16(out, 2 * (start + i), saturate_bf16(scratch[at + i]))
+                store_bf16(address, 2 * (start + i), saturate_bf16(scratch[at + i]))
 
 
 @inlined
@@ -97,25 +103,6 @@ def first_overflow(scratch: Row, limit_bits: int) -> int:
             if limit_bits < magnitude_bits(scratch[i]) < 0x7F800000:
                 return i
     return -1
-
-
-@inlined
-def sum_of_squares(scratch: Row) -> np.float32:
-    """In the order of `oracle.numeric.row_sum`."""
-    total = np.float32(0)
-    for start in range(0, len(scratch), 32):
-        a = _octet(scratch, start) + _octet(scratch, start + 8)
-        b = _octet(scratch, start + 16) + _octet(scratch, start + 24)
-        total = total + (a + b)
-    return total
-
-
-@inlined
-def _octet(scratch: Row, start: int) -> np.float32:
-    total = scratch[start] * scratch[start]
-    for i in range(1, 8):
-        total += scratch[start + i] * scratch[start + i]
-    return total
 
 
 @inlined

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from . import affine, fp8, int8, plain, turbo
+from . import affine, fp8, int8, plain, qserve, rope, rvq, turbo
 from .numeric import first_beyond, narrow, widen
 
 if TYPE_CHECKING:
@@ -23,15 +23,14 @@ class _Family(Protocol):
 
 
 _FAMILIES: Final[dict[str, _Family]] = {
-    "fp32": plain,
-    "fp16": plain,
-    "bf16": plain,
+    "plain": plain,
     "int8": int8,
     "fp8": fp8,
-    "turbo4": turbo,
-    "turbo3": turbo,
-    "turbo2": turbo,
-    "mlx4g32": affine,
+    "rope": rope,
+    "turbo": turbo,
+    "affine": affine,
+    "qserve": qserve,
+    "rvq": rvq,
 }
 
 
@@ -47,7 +46,7 @@ def pack(
     x = widen(_strided(source, spec, element, rows, layout), element).reshape(rows, spec.dim)
     refused = first_beyond(x, spec.details.limit, non_finite=spec.details.quantized)
     if refused < 0:
-        out[: rows * spec.row_bytes] = _FAMILIES[spec.format].pack(spec, x).ravel()
+        out[: rows * spec.row_bytes] = _FAMILIES[spec.details.family].pack(spec, x).ravel()
     return refused
 
 
@@ -61,7 +60,7 @@ def unpack(
 ) -> None:
     """Decode rows."""
     stored = packed[: rows * spec.row_bytes].reshape(rows, spec.row_bytes)
-    x = _FAMILIES[spec.format].unpack(spec, stored)
+    x = _FAMILIES[spec.details.family].unpack(spec, stored)
     target = _strided(out, spec, element, rows, layout)
     target[...] = narrow(x, element).reshape(target.shape)
 

@@ -1,7 +1,7 @@
-"""mlx4g32: the layout of mlx's QuantizedKVCache, so that packed rows attach to one without repacking.
+"""The layouts of mlx's QuantizedKVCache, so that packed rows attach to one without repacking.
 
-Row: dim / 8 uint32 words of codes (element j of the row in bits 4 * (j % 8) of word j // 8), then the fp16
-scales of all groups, then the fp16 biases of all groups.
+Row: uint32 words of codes, the first element in the lowest bits (little-endian: the same as bytes, the first
+element in the lowest bits), then the fp16 scales of all groups, then the fp16 biases of all groups.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ..formats import FP16_MAX
+from ..bits import pack_codes, packed_bytes, unpack_codes
+from ..formats import FP16_MAX, Affine
 from .numeric import F32, flush, fp16_to_fp32, fp32_to_fp16, saturate
 
 if TYPE_CHECKING:
@@ -41,13 +42,26 @@ def choose(groups: NDArray[np.float32], steps: float) -> tuple[NDArray[np.float3
     return np.clip(np.rint((groups - bias) / scale), F32(0), F32(steps)), scale, bias
 
 
+def choose_for_stored(groups: NDArray[np.float32], steps: float) -> tuple[NDArray[np.float32], ...]:
+    """Codes chosen for the scale and bias as they will be read: the original server's rule.
+
+    scale = fp16((max - min) / steps), bias = fp16(min), code = trunc((x - bias) * (1 / scale) + 0.5) within
+    0..steps. Where the scale rounds to 0 (a constant group) the codes are 0.
+    """
+    low, high = groups.min(axis=2, keepdims=True), groups.max(axis=2, keepdims=True)
+    scale = fp16_to_fp32(fp32_to_fp16((high - low) / F32(steps)))
+    bias = fp16_to_fp32(fp32_to_fp16(low))
+    inverse = np.where(scale > 0, F32(1) / np.where(scale > 0, scale, F32(1)), F32(0))
+    return np.trunc(np.clip((groups - bias) * inverse + F32(0.5), F32(0), F32(steps))), scale, bias
+
+
 def pack(spec: LayerSpec, x: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Codes, scales, biases as `choose` has them."""
-    rows, group = len(x), spec.details.group
-    codes, scale, bias = choose(flush(x).reshape(rows, -1, group), 15)
-    nibbles = codes.reshape(rows, -1).astype(np.uint8)
-    halves = [fp32_to_fp16(p.reshape(rows, -1)).view(np.uint8) for p in (scale, bias)]
-    return np.hstack([nibbles[:, ::2] | nibbles[:, 1::2] << 4, *halves])
+    """Codes, scales, biases, by the rule of the format."""
+    rows, bits = len(x), spec.details.bits
+    rule = choose_for_stored if spec.details.variant == Affine.ROUND_TRIP else choose
+    codes, scale, bias = rule(flush(x).reshape(rows, -1, spec.group), 2**bits - 1)
+    params = [fp32_to_fp16(p.reshape(rows, -1)).view(np.uint8) for p in (scale, bias)]
+    return np.hstack([pack_codes(codes.reshape(rows, -1).astype(np.uint8), bits), *params])
 
 
 def unpack(spec: LayerSpec, packed: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -56,12 +70,12 @@ def unpack(spec: LayerSpec, packed: NDArray[np.uint8]) -> NDArray[np.float32]:
     Where mx's product or sum overflows, ours goes on: a product beyond fp16 is kept in float32, and the sum
     saturates at 65504.
     """
-    rows, group = len(packed), spec.details.group
-    words = spec.dim // 2
-    codes = np.stack([packed[:, :words] & 15, packed[:, :words] >> 4], axis=2)
-    params = fp16_to_fp32(np.ascontiguousarray(packed[:, words:]).view(np.float16)).reshape(rows, 2, -1, 1)
+    rows, bits = len(packed), spec.details.bits
+    size = packed_bytes(spec.dim, bits)
+    codes = unpack_codes(packed[:, :size], bits, spec.dim).astype(np.float32).reshape(rows, -1, spec.group)
+    params = fp16_to_fp32(np.ascontiguousarray(packed[:, size:]).view(np.float16)).reshape(rows, 2, -1, 1)
     scale, bias = params[:, 0], params[:, 1]
-    product = codes.reshape(rows, -1, group).astype(np.float32) * scale
+    product = codes * scale
     rounded = fp16_to_fp32(fp32_to_fp16(product))
     total = np.where(np.isinf(rounded), product, rounded) + bias
     return fp16_to_fp32(fp32_to_fp16(saturate(total, F32(FP16_MAX)))).reshape(rows, -1)

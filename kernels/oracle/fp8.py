@@ -1,4 +1,4 @@
-"""fp8: 8-bit floats with an fp16 scale for every 32 elements.
+"""fp8, fp8_e5m2: 8-bit floats with an fp16 scale for every 32 elements.
 
 Row: float32 sum of squares of the decoded values, then for each 32 an fp16 scale and 32 code bytes.
 """
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
     Row = NDArray[np.float32]
 
-TARGET: Final = F32(240)
-"""What the largest magnitude of a block is scaled to, as in the original server; E4M3 ends at 448."""
-
 E4M3: Final = (4, 3)
 E5M2: Final = (5, 2)
+KINDS: Final = {3: E4M3, 2: E5M2}
+"""By mantissa bits."""
+
 _LARGEST: Final = {E4M3: F32(448), E5M2: F32(57344)}
+
+TARGET: Final = {E4M3: F32(240), E5M2: F32(224)}
+"""What the largest magnitude of a block is scaled to: for E4M3 as in the original server, for E5M2 the nearest
+value that its mantissa holds."""
 
 
 def encode(x: NDArray[np.float32], kind: tuple[int, int]) -> NDArray[np.uint8]:
@@ -54,8 +58,7 @@ def decode(codes: NDArray[np.uint8], kind: tuple[int, int]) -> NDArray[np.float3
     if kind == E4M3:
         bits = np.where(magnitude == 0x7F, 0x7FC00000, bits)
     else:
-        nan_bits = 0x7F800000 | (magnitude & 3) << 21 | 0x00400000
-        bits = np.where(magnitude > 0x7C, nan_bits, np.where(magnitude == 0x7C, 0x7F800000, bits))
+        bits = np.where(magnitude > 0x7C, 0x7FC00000, np.where(magnitude == 0x7C, 0x7F800000, bits))
     word: NDArray[np.uint32] = (bits | sign).astype(np.uint32)
     return word.view(np.float32)
 
@@ -63,12 +66,12 @@ def decode(codes: NDArray[np.uint8], kind: tuple[int, int]) -> NDArray[np.float3
 def pack_blocks(x: Row, kind: tuple[int, int]) -> tuple[NDArray[np.uint8], Row]:
     """Blocks of 34 bytes, and the values they decode to.
 
-    The scale is fp16(max |x| / 240), and the codes aim at the scale as stored: x * (1 / scale). A stored
-    scale of 0 (max |x| up to 240 * 2**-25) makes a block of zeros.
+    The scale is fp16(max |x| / target), and the codes aim at the scale as stored: x * (1 / scale). A stored
+    scale of 0 (max |x| up to target * 2**-25) makes a block of zeros.
     """
     rows, dim = x.shape
     blocks = flush(x).reshape(rows, -1, 32)
-    stored = fp32_to_fp16(np.abs(blocks).max(axis=2, keepdims=True) / TARGET)
+    stored = fp32_to_fp16(np.abs(blocks).max(axis=2, keepdims=True) / TARGET[kind])
     scale = fp16_to_fp32(stored)
     inverse = np.where(scale > 0, F32(1) / np.where(scale > 0, scale, F32(1)), F32(0))
     codes = encode(blocks * inverse, kind)
@@ -86,11 +89,11 @@ def unpack_blocks(packed: NDArray[np.uint8], kind: tuple[int, int]) -> NDArray[n
 
 def pack(spec: LayerSpec, x: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Header and blocks."""
-    blocks, values = pack_blocks(x, E4M3)
+    blocks, values = pack_blocks(x, KINDS[spec.details.variant])
     header = row_sum(values * values)[:, None]
     return np.hstack([header.view(np.uint8), blocks])
 
 
 def unpack(spec: LayerSpec, packed: NDArray[np.uint8]) -> NDArray[np.float32]:
     """The blocks; the header is not needed."""
-    return unpack_blocks(packed[:, 4:], E4M3)
+    return unpack_blocks(packed[:, 4:], KINDS[spec.details.variant])

@@ -103,17 +103,18 @@ def first_beyond(x: NDArray[np.float32], limit: float, *, non_finite: bool) -> i
 def row_sum(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Sums over the last axis in the order every backend keeps.
 
-    Octets of 8 from left to right; the four octets of 32 as (0 + 1) + (2 + 3); the 32s from left to right.
+    An octet of 8 as ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)); the four octets of 32 as (0 + 1) + (2 + 3);
+    the 32s from left to right.
 
     Args:
         x: `(rows, dim)`, dim a multiple of 32.
     """
     octets = x.reshape(len(x), -1, 4, 8)
-    total = octets[..., 0]
-    for i in range(1, 8):
-        total = total + octets[..., i]
-    thirty_twos = (total[..., 0] + total[..., 1]) + (total[..., 2] + total[..., 3])
-    result = thirty_twos[:, 0]
+    halves = octets[..., :4] + octets[..., 4:]
+    pairs = halves[..., :2] + halves[..., 2:]
+    ones = pairs[..., 0] + pairs[..., 1]
+    thirty_twos = (ones[..., 0] + ones[..., 1]) + (ones[..., 2] + ones[..., 3])
+    result: NDArray[np.float32] = thirty_twos[:, 0]
     for i in range(1, thirty_twos.shape[1]):
         result = result + thirty_twos[:, i]
     return result

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ..bits import pack_codes, unpack_codes
-from ..codebooks import TURBO, TURBO_UNIT
+from ..codebooks import TURBO, TURBO_RATIO_UNIT, TURBO_UNIT
 from .hadamard import hadamard
 from .numeric import F32, bits_of, flush, fp16_to_fp32, fp32_to_fp16, row_sum
 
@@ -39,9 +39,9 @@ def unit_of(x: NDArray[np.float32]) -> NDArray[np.float32]:
 def pack(spec: LayerSpec, x: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Rotate, divide each block by its end (the coefficient of largest magnitude), take the nearest levels.
 
-    A code is the number of midpoints between levels that coefficient * (1 / end) exceeds. The stored scale
-    is the least-squares one for the chosen levels: sum(coefficient * level) / sum(level * level), both in
-    the order of `row_sum`.
+    A code is the number of midpoints between levels that rint(coefficient * (1 / end) * 2**14) exceeds,
+    midpoints in the same unit. The stored scale is the least-squares one for the chosen levels:
+    sum(coefficient * level) / sum(level * level), both in the order of `row_sum`.
     """
     rows, bits = len(x), spec.details.bits
     levels = np.array(TURBO[bits], np.float32) / F32(TURBO_UNIT)
@@ -52,8 +52,8 @@ def pack(spec: LayerSpec, x: NDArray[np.float32]) -> NDArray[np.uint8]:
     high, low = turned.max(axis=1, keepdims=True), turned.min(axis=1, keepdims=True)
     end = np.where(high >= -low, high, low)
     empty = np.abs(end) < SMALLEST_END
-    ratio = turned * (F32(1) / np.where(empty, F32(1), end))
-    midpoints = (levels[1:] + levels[:-1]) * F32(0.5)
+    ratio = np.rint(turned * (F32(1) / np.where(empty, F32(1), end)) * F32(TURBO_RATIO_UNIT))
+    midpoints = (levels[1:] + levels[:-1]) * F32(TURBO_RATIO_UNIT / 2)
     codes = (ratio[..., None] > midpoints).sum(axis=2).astype(np.uint8)
     codes = np.where(empty, np.uint8(TURBO[bits].index(0)), codes)
     chosen = levels[codes]

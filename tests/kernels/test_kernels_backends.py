@@ -2,80 +2,103 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from pionkv.kernels import FORMATS, Element, Heads, LayerSpec, pack, unpack
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pionkv.kernels import FORMATS, Element, Heads, LayerSpec, Refused, pack, unpack
 from pionkv.kernels.oracle.numeric import narrow
 
-ROWS, DIM = 24, 192
+Rows = NDArray[np.float32]
+BACKENDS = ("oracle", "cpu")
 
 
-def rows_of_every_kind() -> np.ndarray:
-    rng = np.random.default_rng(7)
-    x = (rng.standard_normal((ROWS, DIM)) * 3).astype(np.float32)
-    x[1] = 0
-    x[2] = -0.0
-    x[3, :32] = 5
-    x[4] *= 1e-6
-    x[5] *= 1e-9
-    x[6] = 1e-40
-    x[7, ::2] = -0.0
-    x[8, :5], x[8, 6] = 60000, -60000
-    x[9] = 65504
-    x[10, ::2], x[10, 1::2] = 65504, -65504
-    x[11] *= 2.0**-20
-    x[12] = -np.abs(x[12])
-    x[13] = np.abs(x[13])
-    x[14, 1:] = 0
-    x[15] = np.arange(DIM) - 7
-    return x
+def packed_by(backend: str, spec: LayerSpec, source: NDArray[np.uint8], element: Element, rows: int) -> bytes:
+    out = bytearray(rows * spec.row_bytes)
+    pack(spec, source, element, rows, out, backend=backend)
+    return bytes(out)
 
 
-@pytest.fixture(params=list(FORMATS))
-def spec(request: pytest.FixtureRequest) -> LayerSpec:
-    return LayerSpec(request.param, DIM)
+def unpacked_by(backend: str, spec: LayerSpec, packed: bytes, element: Element, rows: int) -> bytes:
+    out = bytearray(rows * spec.dim * element.itemsize)
+    unpack(spec, packed, rows, element, out, backend=backend)
+    return bytes(out)
 
 
 @pytest.mark.parametrize("element", list(Element))
-def test_cpu_equals_oracle(spec: LayerSpec, element: Element) -> None:
-    x = rows_of_every_kind()
-    if element is Element.BF16:
-        x = np.clip(x, -65280, 65280)  # the largest bfloat16 below 65504
-    source = narrow(x, element)
-    packed = {name: np.zeros(ROWS * spec.row_bytes, np.uint8) for name in ("oracle", "cpu")}
-    for name, out in packed.items():
-        pack(spec, source, element, ROWS, out, backend=name)
-    assert np.array_equal(packed["oracle"], packed["cpu"])
+def test_cpu_equals_oracle(spec: LayerSpec, hard_rows: Rows, element: Element) -> None:
+    source = narrow(hard_rows, element)
+    oracle, cpu = (packed_by(name, spec, source, element, len(hard_rows)) for name in BACKENDS)
+    assert oracle == cpu
     for wanted in Element:
-        decoded = {name: np.zeros(ROWS * DIM * wanted.itemsize, np.uint8) for name in packed}
-        for name, out in decoded.items():
-            unpack(spec, packed["oracle"], ROWS, wanted, out, backend=name)
-        assert np.array_equal(decoded["oracle"], decoded["cpu"])
+        one, other = (unpacked_by(name, spec, oracle, wanted, len(hard_rows)) for name in BACKENDS)
+        assert one == other
 
 
-@pytest.mark.parametrize("backend", ["oracle", "cpu"])
-def test_head_major_rows_are_the_transposed_rows(spec: LayerSpec, backend: str) -> None:
-    heads, allocated, width = 3, ROWS + 5, DIM // 3
-    x = rows_of_every_kind().astype(np.float16)
+@pytest.mark.parametrize("name", list(FORMATS))
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_cpu_equals_oracle_on_any_bits(name: str, data: st.DataObject) -> None:
+    head_dim = 0 if FORMATS[name].group else 32
+    spec = LayerSpec(name, 64, rope=32 if FORMATS[name].family == "rope" else 0, head_dim=head_dim)
+    element = data.draw(st.sampled_from(Element))
+    source = np.frombuffer(data.draw(st.binary(min_size=512, max_size=512)), np.uint8)
+    rows = 512 // 64 // element.itemsize
+    results: list[bytes | tuple[type, int, int]] = []
+    for backend in BACKENDS:
+        try:
+            packed = packed_by(backend, spec, source, element, rows)
+            results.append(packed + unpacked_by(backend, spec, packed, Element.F32, rows))
+        except Refused as refused:
+            results.append((type(refused), refused.row, refused.element))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_head_major_rows_are_the_transposed_rows(spec: LayerSpec, hard_rows: Rows, backend: str) -> None:
+    rows, dim = hard_rows.shape
+    heads, allocated, width = 3, rows + 5, dim // 3
+    x = hard_rows.astype(np.float16)
     cache = np.full((heads, allocated, width), np.nan, np.float16)
-    cache[:, :ROWS] = x.reshape(ROWS, heads, width).transpose(1, 0, 2)
+    cache[:, :rows] = x.reshape(rows, heads, width).transpose(1, 0, 2)
     layout = Heads(heads, allocated * width, width)
-    plain, strided = (np.zeros(ROWS * spec.row_bytes, np.uint8) for _ in range(2))
-    pack(spec, x, Element.F16, ROWS, plain, backend=backend)
-    pack(spec, cache, Element.F16, ROWS, strided, layout=layout, backend=backend)
+    plain, strided = (np.zeros(rows * spec.row_bytes, np.uint8) for _ in range(2))
+    pack(spec, x, Element.F16, rows, plain, backend=backend)
+    pack(spec, cache, Element.F16, rows, strided, layout=layout, backend=backend)
     assert np.array_equal(plain, strided)
 
-    rows = np.zeros((ROWS, DIM), np.float16)
+    decoded = np.zeros((rows, dim), np.float16)
     back = np.full_like(cache, 123)
-    unpack(spec, plain, ROWS, Element.F16, rows, backend=backend)
-    unpack(spec, plain, ROWS, Element.F16, back, layout=layout, backend=backend)
-    assert np.array_equal(back[:, :ROWS], rows.reshape(ROWS, heads, width).transpose(1, 0, 2))
-    assert (back[:, ROWS:] == 123).all()
+    unpack(spec, plain, rows, Element.F16, decoded, backend=backend)
+    unpack(spec, plain, rows, Element.F16, back, layout=layout, backend=backend)
+    assert np.array_equal(back[:, :rows], decoded.reshape(rows, heads, width).transpose(1, 0, 2))
+    assert (back[:, rows:] == 123).all()
 
 
-def test_unaligned_read_only_buffers(spec: LayerSpec) -> None:
-    source = narrow(rows_of_every_kind(), Element.F32)
-    out, shifted = bytearray(ROWS * spec.row_bytes), bytearray(ROWS * spec.row_bytes + 3)
-    pack(spec, source, Element.F32, ROWS, out)
-    pack(spec, memoryview(b"x" + source.tobytes())[1:], Element.F32, ROWS, memoryview(shifted)[3:])
+def test_unaligned_read_only_buffers(spec: LayerSpec, hard_rows: Rows) -> None:
+    rows = len(hard_rows)
+    source = narrow(hard_rows, Element.F32)
+    out, shifted = bytearray(rows * spec.row_bytes), bytearray(rows * spec.row_bytes + 3)
+    pack(spec, source, Element.F32, rows, out)
+    pack(spec, memoryview(b"x" + source.tobytes())[1:], Element.F32, rows, memoryview(shifted)[3:])
     assert out == shifted[3:]
+
+
+def test_rows_are_coded_on_their_own(spec: LayerSpec, hard_rows: Rows) -> None:
+    whole = packed_by("cpu", spec, narrow(hard_rows, Element.F32), Element.F32, len(hard_rows))
+    single = [packed_by("cpu", spec, narrow(row[None], Element.F32), Element.F32, 1) for row in hard_rows]
+    assert whole == b"".join(single)
+
+
+def test_any_multiple_of_the_group_is_a_dim(make_spec: Callable[[str, int], LayerSpec]) -> None:
+    rng = np.random.default_rng(3)
+    for name in FORMATS:
+        for dim in (128, 320, 1024):
+            spec = make_spec(name, dim)
+            source = narrow(rng.standard_normal((2, dim)).astype(np.float32), Element.F16)
+            assert packed_by("oracle", spec, source, Element.F16, 2) == packed_by(
+                "cpu", spec, source, Element.F16, 2
+            )
