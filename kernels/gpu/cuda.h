@@ -2,13 +2,15 @@
 //
 // nvrtc fuses a product and a sum unless told otherwise, and mlx does not tell it: the rounding intrinsics are never
 // fused. Subnormals are kept, because nvrtc's default is not to flush them.
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #define FN static __device__ __forceinline__
 #define DEVICE
 #define LOCAL
-#define SHARED __shared__
+#define SHARED
+#define SHARED_MEMORY __shared__
 #define UNROLL _Pragma("unroll")
 #define HAS_CONVERSIONS
 
@@ -46,6 +48,10 @@ FN float nearest(float a) {
   return rintf(a);
 }
 
+FN float square_root(float a) {
+  return __fsqrt_rn(a);
+}
+
 FN float least(float a, float b) {
   return fminf(a, b);
 }
@@ -67,8 +73,68 @@ FN uint from_lane_xor(uint value, uint mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
+FN float from_lane(float value, uint lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+
+FN uint least_of_lanes(uint value) {
+  return __reduce_min_sync(0xffffffffu, value);
+}
+
 FN void wait_for_lanes() {
   __syncwarp();
+}
+
+FN float half_to_float(uint bits) {
+  return __half2float(__ushort_as_half((ushort)bits));
+}
+
+FN uint float_to_half(float value) {
+  return __half_as_ushort(__float2half_rn(value));
+}
+
+// Two numbers at a time, the first in the low half of the word.
+FN uint word_of(__half2 pair) {
+  return *(const uint*)&pair;
+}
+
+FN __half2 pair_of(uint word) {
+  return *(const __half2*)&word;
+}
+
+FN uint floats_to_halves(float first, float second) {
+  return word_of(__floats2half2_rn(first, second));
+}
+
+FN uint floats_to_bfloats(float first, float second) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  return *(const uint*)&pair;
+}
+
+// Of integers below 1024: they become the low bits of 1024 + n.
+FN uint halves_of_integers(uint pair) {
+  return word_of(__hsub2(pair_of(pair | 0x64006400u), pair_of(0x64006400u)));
+}
+
+FN uint product_of_halves(uint a, uint b) {
+  return word_of(__hmul2_rn(pair_of(a), pair_of(b)));
+}
+
+FN uint sum_of_halves(uint a, uint b) {
+  return word_of(__hadd2_rn(pair_of(a), pair_of(b)));
+}
+
+FN uint floats_to_e4m3s(float first, float second) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E4M3);
+}
+
+FN uint floats_to_e5m2s(float first, float second) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E5M2);
+}
+
+FN uint e4m3s_to_halves(uint pair) {
+  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)pair, __NV_E4M3);
+  return halves.x | (uint)halves.y << 16;
 }
 
 // Memory at the alignment of the named unit; where it happens to be better, in one access of 16 (or 4, or 2) bytes.
@@ -139,4 +205,23 @@ FN void store_u32(uchar* to, uint value) {
   }
   store_u16(to, value);
   store_u16(to + 2, value >> 16);
+}
+
+FN void load_u64(const uchar* from, uint* words) {
+  if (aligned(from, 8)) {
+    const uint2 both = *(const uint2*)from;
+    words[0] = both.x, words[1] = both.y;
+    return;
+  }
+  words[0] = load_u32(from);
+  words[1] = load_u32(from + 4);
+}
+
+FN void store_u64(uchar* to, const uint* words) {
+  if (aligned(to, 8)) {
+    *(uint2*)to = make_uint2(words[0], words[1]);
+    return;
+  }
+  store_u32(to, words[0]);
+  store_u32(to + 4, words[1]);
 }

@@ -8,6 +8,9 @@
 #define DEVICE device
 #define LOCAL thread
 #define SHARED threadgroup
+#ifndef SHARED_MEMORY
+#define SHARED_MEMORY threadgroup
+#endif
 #define UNROLL _Pragma("clang loop unroll(full)")
 
 using place_t = ulong;
@@ -41,6 +44,10 @@ FN float nearest(float a) {
   return metal::rint(a);
 }
 
+FN float square_root(float a) {
+  return metal::precise::sqrt(a);
+}
+
 FN float least(float a, float b) {
   return metal::fmin(a, b);
 }
@@ -60,6 +67,14 @@ FN float from_lane_xor(float value, uint mask) {
 
 FN uint from_lane_xor(uint value, uint mask) {
   return metal::simd_shuffle_xor(value, ushort(mask));
+}
+
+FN float from_lane(float value, uint lane) {
+  return metal::simd_shuffle(value, ushort(lane));
+}
+
+FN uint least_of_lanes(uint value) {
+  return metal::simd_min(value);
 }
 
 FN void wait_for_lanes() {
@@ -117,4 +132,14 @@ FN void store_u16(DEVICE uchar* to, uint value) {
 
 FN void store_u32(DEVICE uchar* to, uint value) {
   *(DEVICE packed_uchar4*)to = uchar4(uchar(value), uchar(value >> 8), uchar(value >> 16), uchar(value >> 24));
+}
+
+FN void load_u64(const DEVICE uchar* from, LOCAL uint* words) {
+  words[0] = load_u32(from);
+  words[1] = load_u32(from + 4);
+}
+
+FN void store_u64(DEVICE uchar* to, const LOCAL uint* words) {
+  store_u32(to, words[0]);
+  store_u32(to + 4, words[1]);
 }
