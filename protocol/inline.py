@@ -12,8 +12,8 @@ from .errors import ProtocolError
 
 _WORD = re.compile(
     rb"""
-    \s* ([^\s"']*)                          # what stands before a quote
-    (?: "((?: \\. | [^"\\] )*+)"            # possessive: an escape is never taken apart again
+    \s*+ ([^\s"']*)                         # what stands before a quote
+    (?: "((?: \\. | [^"\\] )*+)"            # `*+` never gives back: an escape stays whole
       | '((?: \\' | [^'] )*+)' )?
     (?= \s | \Z )
     """,

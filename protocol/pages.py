@@ -11,6 +11,11 @@ GROUPS = {
     "vstore": "Sessions of rows",
     "prefix": "Prefixes",
     "state": "State blobs",
+    "generic": "Plain keys",
+    "string": "Strings",
+    "hash": "Hashes",
+    "sorted-set": "Sorted sets",
+    "transactions": "Transactions",
     "connection": "Connection",
     "server": "Server",
 }

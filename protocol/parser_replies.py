@@ -9,6 +9,7 @@ bytes go where the caller says. The streamed types of RESP3, which no server sen
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 from .errors import CommandError, ProtocolError
@@ -23,6 +24,7 @@ ReplyEvent: TypeAlias = NeedDataType | Reply | Push | ReplyBulkStart | BulkMore
 
 _AGGREGATES = {ord("*"): 1, ord("~"): 1, ord(">"): 1, ord("%"): 2, ord("|"): 2}
 """Type -> how many items one counted element has."""
+_DOUBLE = re.compile(rb"[+-]?([0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|inf|nan)").fullmatch
 _BULKS = frozenset(b"$=!")
 _ATTRIBUTE, _MAP, _PUSH = ord("|"), ord("%"), ord(">")
 
@@ -192,7 +194,7 @@ def _scalar(kind: int, text: bytes) -> object:
                 return _error(text)
             case ":" | "(":
                 return _integer(text)
-            case ",":
+            case "," if _DOUBLE(text):
                 return float(text)
             case "#" if text in (b"t", b"f"):
                 return text == b"t"
