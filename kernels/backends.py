@@ -52,7 +52,16 @@ def get_backend(name: str | None = None) -> Backend:
     Raises:
         KernelError: There is no such backend.
     """
+    return cast("Backend", importlib.import_module(backend_module(name)))
+
+
+def backend_module(name: str | None = None) -> str:
+    """The import name of a backend.
+
+    Raises:
+        KernelError: There is no such backend.
+    """
     module = _MODULES.get(name or DEFAULT)
     if module is None:
         raise KernelError(f"unknown backend '{name}' (want {'|'.join(_MODULES)})")
-    return cast("Backend", importlib.import_module(module))
+    return module

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from .backends import get_backend
-from .errors import NonFinite, Overflow, ShortBuffer
+from .checks import byte_view, refusal
+from .formats import FORMATS, Element, smallest_spec
 from .layout import Heads
-from .oracle.numeric import widen
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Iterable
+
     from typing_extensions import Buffer
 
-    from .formats import Element, LayerSpec
+    from .formats import LayerSpec
 
 
 def pack(
@@ -48,13 +46,13 @@ def pack(
     """
     spec.validate()
     layout = layout or Heads(1, 0, spec.dim)
-    elements = _bytes(source, layout.extent(rows, spec.dim) * element.itemsize, "source")
-    packed = _bytes(out, rows * spec.row_bytes, "out")
+    elements = byte_view(source, layout.extent(rows, spec.dim) * element.itemsize, "source")
+    packed = byte_view(out, rows * spec.row_bytes, "out")
     if rows == 0:
         return
     refused = get_backend(backend).pack(spec, elements, element, rows, layout, packed)
     if refused >= 0:
-        raise _refusal(spec, elements, element, layout, refused)
+        raise refusal(spec.dim, spec.details.limit, elements, element, layout, refused)
 
 
 def unpack(
@@ -84,26 +82,23 @@ def unpack(
     """
     spec.validate()
     layout = layout or Heads(1, 0, spec.dim)
-    stored = _bytes(packed, rows * spec.row_bytes, "packed")
-    elements = _bytes(out, layout.extent(rows, spec.dim) * element.itemsize, "out")
+    stored = byte_view(packed, rows * spec.row_bytes, "packed")
+    elements = byte_view(out, layout.extent(rows, spec.dim) * element.itemsize, "out")
     if rows:
         get_backend(backend).unpack(spec, stored, rows, element, layout, elements)
 
 
-def _bytes(buffer: Buffer, needed: int, name: str) -> NDArray[np.uint8]:
-    view = memoryview(buffer)
-    if view.nbytes < needed:
-        raise ShortBuffer(f"{name} holds {view.nbytes} bytes, {needed} are needed")
-    return np.frombuffer(view, np.uint8)
+def warm_up(formats: Iterable[str] = FORMATS) -> None:
+    """Load the default backend's kernels of these formats, compiling those that are not on disk yet.
 
+    The first use of a format costs up to several seconds on a new machine and tens of milliseconds later: a
+    server calls this before it accepts connections, and an installer once to fill the cache.
 
-def _refusal(
-    spec: LayerSpec, elements: NDArray[np.uint8], element: Element, layout: Heads, index: int
-) -> NonFinite | Overflow:
-    row, position = divmod(index, spec.dim)
-    head, inner = divmod(position, spec.dim // layout.heads)
-    offset = (head * layout.head_stride + row * layout.row_stride + inner) * element.itemsize
-    value = float(widen(elements[offset : offset + element.itemsize], element)[0])
-    if math.isfinite(value):
-        return Overflow(row, position, value, spec.details.limit)
-    return NonFinite(row, position, value)
+    Raises:
+        UnknownFormat: No format has this name.
+    """
+    for name in formats:
+        spec = smallest_spec(name)
+        row, elements = bytearray(spec.row_bytes), bytearray(spec.dim * Element.F32.itemsize)
+        pack(spec, elements, Element.F32, 1, row)
+        unpack(spec, row, 1, Element.F32, elements)

@@ -218,6 +218,18 @@ class LayerSpec:
             raise FormatError(f"{fmt.name}: head_dim={self.head_dim} is for formats grouped by head only")
 
 
+def smallest_spec(name: str) -> LayerSpec:
+    """A valid spec of the fewest elements: one group, with the rope or head size that the format needs.
+
+    Raises:
+        UnknownFormat: No format has this name.
+    """
+    fmt = format_by_name(name)
+    rope = 2 if fmt.family == "rope" else 0
+    head_dim = 32 if fmt.group == HEAD else 0
+    return LayerSpec(fmt.name, rope + (fmt.group or head_dim), rope, head_dim)
+
+
 def _check_rope(spec: LayerSpec) -> None:
     if not 0 < spec.rope < spec.dim:
         raise FormatError(f"{spec.format}: rope {spec.rope} is not between 0 and dim {spec.dim}")

@@ -28,7 +28,9 @@ def pack(
     out: NDArray[np.uint8],
 ) -> int:
     """Code rows; return -1, or the flat index of the first refused element."""
-    refused: int = _family(spec).pack(_elements(source, element, layout), _work(spec, rows), _address(out))
+    refused: int = _family(spec).pack(
+        elements_of(source, element, layout), _work(spec, rows), address_of(out)
+    )
     return refused
 
 
@@ -41,7 +43,7 @@ def unpack(
     out: NDArray[np.uint8],
 ) -> None:
     """Decode rows."""
-    _family(spec).unpack(_address(packed), _work(spec, rows), _elements(out, element, layout))
+    _family(spec).unpack(address_of(packed), _work(spec, rows), elements_of(out, element, layout))
 
 
 def _family(spec: LayerSpec) -> ModuleType:
@@ -49,8 +51,9 @@ def _family(spec: LayerSpec) -> ModuleType:
     return importlib.import_module(f".{spec.details.family}", __package__)
 
 
-def _elements(buffer: NDArray[np.uint8], element: Element, layout: Heads) -> Elements:
-    return _address(buffer), int(element), layout.heads, layout.head_stride, layout.row_stride
+def elements_of(buffer: NDArray[np.uint8], element: Element, layout: Heads) -> Elements:
+    """Where elements lie, for a kernel."""
+    return address_of(buffer), int(element), layout.heads, layout.head_stride, layout.row_stride
 
 
 def _work(spec: LayerSpec, rows: int) -> Work:
@@ -59,7 +62,8 @@ def _work(spec: LayerSpec, rows: int) -> Work:
     return rows, spec.dim, fmt.bits, spec.group, spec.rope or int(fmt.variant), limit_bits
 
 
-def _address(buffer: NDArray[np.uint8]) -> int:
+def address_of(buffer: NDArray[np.uint8]) -> int:
+    """Address of the first byte."""
     # An address, not an array: numba would compile a second kernel for read-only buffers.
     address: int = buffer.__array_interface__["data"][0]
     return address

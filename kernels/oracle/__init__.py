@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from . import affine, fp8, int8, plain, qserve, rope, rvq, turbo
-from .numeric import first_beyond, narrow, widen
+from .numeric import first_beyond, narrow, strided, widen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ def pack(
     out: NDArray[np.uint8],
 ) -> int:
     """Code rows; return -1, or the flat index of the first refused element."""
-    x = widen(_strided(source, spec, element, rows, layout), element).reshape(rows, spec.dim)
+    x = widen(strided(source, spec.dim, element, rows, layout), element).reshape(rows, spec.dim)
     refused = first_beyond(x, spec.details.limit, non_finite=spec.details.quantized)
     if refused < 0:
         out[: rows * spec.row_bytes] = _FAMILIES[spec.details.family].pack(spec, x).ravel()
@@ -61,15 +61,5 @@ def unpack(
     """Decode rows."""
     stored = packed[: rows * spec.row_bytes].reshape(rows, spec.row_bytes)
     x = _FAMILIES[spec.details.family].unpack(spec, stored)
-    target = _strided(out, spec, element, rows, layout)
+    target = strided(out, spec.dim, element, rows, layout)
     target[...] = narrow(x, element).reshape(target.shape)
-
-
-def _strided(
-    buffer: NDArray[np.uint8], spec: LayerSpec, element: Element, rows: int, layout: Heads
-) -> NDArray[np.uint8]:
-    """A view `(rows, heads, bytes of a head)` of the elements."""
-    size = element.itemsize
-    shape = (rows, layout.heads, spec.dim // layout.heads * size)
-    strides = (layout.row_stride * size, layout.head_stride * size, 1)
-    return np.lib.stride_tricks.as_strided(buffer, shape, strides)

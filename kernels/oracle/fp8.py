@@ -26,8 +26,8 @@ KINDS: Final = {3: E4M3, 2: E5M2}
 _LARGEST: Final = {E4M3: F32(448), E5M2: F32(57344)}
 
 TARGET: Final = {E4M3: F32(240), E5M2: F32(224)}
-"""What the largest magnitude of a block is scaled to: for E4M3 as in the original server, for E5M2 the nearest
-value that its mantissa holds."""
+"""What the largest magnitude of a block is scaled to: E4M3 as in the original server, E5M2 the nearest value
+that its mantissa holds."""
 
 
 def encode(x: NDArray[np.float32], kind: tuple[int, int]) -> NDArray[np.uint8]:

@@ -15,6 +15,8 @@ from ..formats import BF16_MAX, FP16_MAX, Element
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..layout import Heads
+
 F32: Final = np.float32
 _ABS: Final = np.uint32(0x7FFFFFFF)
 _INF: Final = np.uint32(0x7F800000)
@@ -118,3 +120,14 @@ def row_sum(x: NDArray[np.float32]) -> NDArray[np.float32]:
     for i in range(1, thirty_twos.shape[1]):
         result = result + thirty_twos[:, i]
     return result
+
+
+def strided(
+    buffer: NDArray[np.uint8], dim: int, element: Element, rows: int, layout: Heads
+) -> NDArray[np.uint8]:
+    """A view `(rows, heads, bytes of a head)` of the elements."""
+    size = element.itemsize
+    shape = (rows, layout.heads, dim // layout.heads * size)
+    strides = (layout.row_stride * size, layout.head_stride * size, 1)
+    view: NDArray[np.uint8] = np.lib.stride_tricks.as_strided(buffer, shape, strides)
+    return view
