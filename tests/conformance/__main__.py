@@ -14,6 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "benchmarks")]
 
+import check_bare  # noqa: E402
 import check_lmcache  # noqa: E402
 import check_redis_clients  # noqa: E402
 import check_stock  # noqa: E402
@@ -23,6 +24,7 @@ from outcome import Check, Outcome, run  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
 PEERS = {
+    "bare": check_bare.checks,
     "stock": check_stock.checks,
     "redis": check_redis_clients.checks,
     "tools": check_tools.checks,

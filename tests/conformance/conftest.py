@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from server_process import ServerProcess
 sys.path.insert(0, str(Path(__file__).parent))
 
 from wire import Wire  # noqa: E402
+from wire import encode as encode_command  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,12 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
 def wire_class() -> type[Wire]:
     """For tests that need connections of their own."""
     return Wire
+
+
+@pytest.fixture(scope="session")
+def encode() -> Callable[..., list[bytes | memoryview]]:
+    """Makes the bytes of a command."""
+    return encode_command
 
 
 @pytest.fixture

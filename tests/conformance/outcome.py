@@ -43,7 +43,7 @@ def run(checks: Iterator[Check]) -> Iterator[Outcome]:
         except NotHere as missing:
             passed, detail = None, str(missing)
         except Exception as error:
-            passed, detail = False, f"{type(error).__name__}: {error}"
+            passed, detail = False, f"{type(error).__name__}: {error}"[-1500:]
         outcome = Outcome(check.peer, check.name, passed, detail, round(time.perf_counter() - begin, 1))
         word = {True: "ok  ", False: "FAIL", None: "--  "}[passed]
         print(f"{word} {outcome.peer}: {outcome.check} ({outcome.seconds} s) {detail}", file=sys.stderr)

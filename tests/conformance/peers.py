@@ -33,7 +33,8 @@ LMCACHE = "lmcache==0.5.6"
 LMCACHE_NEEDS = (
     *("torch", "numpy<=2.2.6", "redis", "numba", "pyyaml", "requests", "aiohttp", "aiofiles", "msgspec"),
     *("prometheus_client", "psutil", "py-cpuinfo", "pyzmq", "sortedcontainers", "cachetools", "safetensors"),
-    *("nvtx", "blake3", "httpx", "fastapi", "opentelemetry-api", "opentelemetry-sdk"),
+    *("nvtx", "blake3", "httpx", "fastapi", "opentelemetry-api", "opentelemetry-sdk", "aiofile"),
+    *("transformers", "cryptography"),
 )
 """What LMCache's Redis connectors import. The package itself lists a CUDA stack, which a CPU cannot use."""
 

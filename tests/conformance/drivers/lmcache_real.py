@@ -32,10 +32,12 @@ async def drive(kind: str, connector: Any, local: LocalCPUBackend) -> None:
         held = local.allocate(torch.Size(SHAPE), torch.float16, MemoryFormat.KV_2LTD)
         held.tensor.copy_(chunk)
         await connector.put(name, held)
+        held.ref_count_down()
     for name, chunk in zip(keys, chunks, strict=True):
         assert await connector.exists(name)
         found = await connector.get(name)
         assert torch.equal(found.tensor.view(torch.int16).reshape(-1), chunk.view(torch.int16).reshape(-1))
+        found.ref_count_down()
 
 
 def main() -> None:
