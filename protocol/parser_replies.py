@@ -217,7 +217,9 @@ def _error(text: bytes) -> CommandError:
 
 
 def _key(value: object) -> object:
-    """Something to look up by: aggregates become tuples."""
+    """Something to look up by: aggregates become tuples, and what was collected becomes bytes."""
+    if isinstance(value, memoryview):
+        return bytes(value)
     if isinstance(value, list):
         return tuple(_key(item) for item in value)
     if isinstance(value, dict):

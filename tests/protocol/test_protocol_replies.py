@@ -236,6 +236,11 @@ def test_a_large_bulk_alone() -> None:
         assert dialogue.bulks == [((), 100)]
 
 
+def test_a_large_key_of_a_map() -> None:
+    wire = reply.encode({b"k" * 20: b"v" * 20, (b"k" * 20, 1): 2}, 3)
+    assert replies(wire, large_bulk=10) == [{b"k" * 20: b"v" * 20, (b"k" * 20, 1): 2}]
+
+
 def test_discarded_bulks_of_a_reply() -> None:
     wire = reply.encode([b"x" * 100_000, b"y"], 2) + b"+OK\r\n"
     assert replies(wire, bodies="discard") == [[Body(100_000, discarded=True), b"y"], "OK"]
