@@ -38,5 +38,18 @@ RVQ: Final = {
 }
 """Per bits of a stage: the levels of both stages."""
 
-SIGNS: Final = 0x243F6A88
-"""RVQ flips the sign of element i where bit `i % 32` is set: the first 32 bits of the fraction of pi."""
+SIGNS: Final = (
+    0x243F6A88,
+    0x85A308D3,
+    0x13198A2E,
+    0x03707344,
+    0xA4093822,
+    0x299F31D0,
+    0x082EFA98,
+    0xEC4E6C89,
+)
+"""RVQ flips the sign of element i of a head where bit `i % 32` of word `i // 32 % 8` is set.
+
+The words are the first 256 bits of the fraction of pi. A pattern that repeated every 32 elements would leave half
+of the rotated elements of a constant head at zero.
+"""

@@ -98,7 +98,7 @@ _ALL: Final = (
     Format("fp32", 16, "plain", 32, 1, 0, 0, FP32_MAX, "float32 as it comes", Element.F32),
     Format("fp16", 2, "plain", 16, 1, 0, 0, FP16_MAX, "float16 as it comes", Element.F16),
     Format("bf16", 17, "plain", 16, 1, 0, 0, BF16_MAX, "bfloat16 as it comes", Element.BF16),
-    Format("int8", 0, "int8", 8, 1, 0, 8, FP32_MAX / 2, "8-bit codes, a scale and a minimum per row"),
+    Format("int8", 0, "int8", 8, 1, 0, 8, FP32_MAX / 4, "8-bit codes, a scale and a minimum per row"),
     Format("fp8", 5, "fp8", 8, 32, 2, 4, _FP8_LIMIT, "E4M3 codes, a scale per 32", 3),
     Format("fp8_e5m2", 22, "fp8", 8, 32, 2, 4, 224 * FP16_MAX, "E5M2 codes, a scale per 32", 2),
     Format("bf16_rope_fp8_body", 6, "rope", 8, 32, 2, 0, _FP8_LIMIT, "bfloat16 for rope elements, fp8 after"),

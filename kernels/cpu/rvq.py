@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from llvmlite import ir
 
-from ..codebooks import RVQ, RVQ_UNIT, SIGNS
+from ..codebooks import RVQ, RVQ_UNIT
+from ..oracle.rvq import FLIPS
 from .lanes import BLOCK, FLOAT, I8, I32, Lanes, load, operation, store
 from .llvm import f32, inlined, kernel, load_bf16, store_bf16
 from .rows import flush_row, load_row, store_row
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _SMALLEST_SQUARE = np.float32(2.0**-100)
-
-
-def _flips(builder: ir.IRBuilder) -> Lanes:
-    return Lanes.constant(builder, FLOAT, [-1.0 if SIGNS >> i & 1 else 1.0 for i in range(BLOCK)])
 
 
 def _nearest(x: Lanes, levels: tuple[int, ...]) -> tuple[Lanes, Lanes]:
@@ -68,12 +65,14 @@ def _unpacker(bits: int) -> Any:
     return operation(build, 3)
 
 
-def _build_turn(builder: ir.IRBuilder, elements: ir.Value) -> None:
-    store((load(builder, elements, FLOAT, BLOCK) * _flips(builder)).hadamard(), elements)
+def _build_turn(builder: ir.IRBuilder, elements: ir.Value, flips: ir.Value) -> None:
+    x, signs = (load(builder, place, FLOAT, BLOCK) for place in (elements, flips))
+    store((x * signs).hadamard(), elements)
 
 
-def _build_flip(builder: ir.IRBuilder, elements: ir.Value) -> None:
-    store(load(builder, elements, FLOAT, BLOCK) * _flips(builder), elements)
+def _build_flip(builder: ir.IRBuilder, elements: ir.Value, flips: ir.Value) -> None:
+    x, signs = (load(builder, place, FLOAT, BLOCK) for place in (elements, flips))
+    store(x * signs, elements)
 
 
 def _build_squares(builder: ir.IRBuilder, elements: ir.Value) -> ir.Value:
@@ -87,7 +86,7 @@ def _build_butterfly(builder: ir.IRBuilder, one: ir.Value, other: ir.Value) -> N
     store(a - b, other)
 
 
-_turn, _flip = operation(_build_turn, 1), operation(_build_flip, 1)
+_turn, _flip = operation(_build_turn, 2), operation(_build_flip, 2)
 _squares = operation(_build_squares, 1, f32)
 _butterfly = operation(_build_butterfly, 2)
 _pack1, _pack2 = _packer(1), _packer(2)
@@ -120,8 +119,8 @@ def _pack_head(scratch: NDArray[np.float32], start: int, head: int, bits: int, o
     if square >= _SMALLEST_SQUARE:
         norm = np.sqrt(square)
         inverse = _ONE / norm
-    for block in range(start, start + head, BLOCK):
-        _turn(scratch, block)
+    for block in range(0, head, BLOCK):
+        _turn(scratch, start + block, FLIPS, block % 256)
     _turn_across(scratch, start, head)
     for i in range(start, start + head):
         scratch[i] *= inverse
@@ -169,8 +168,8 @@ def _unpack_head(
             _unpack2(packed, at, packed, at + stage, scratch, start + block)
     _turn_across(scratch, start, head)
     gain, share = load_bf16(packed, place + 2 * stage), _ONE / np.float32(head)
-    for block in range(start, start + head, BLOCK):
-        _flip(scratch, block)
+    for block in range(0, head, BLOCK):
+        _flip(scratch, start + block, FLIPS, block % 256)
     for i in range(start, start + head):
         scratch[i] = scratch[i] * share * gain
 

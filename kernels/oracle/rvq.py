@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 SMALLEST_SQUARE: Final = F32(2.0**-100)
 """Heads whose sum of squares stays below it become zeros: no square that matters may be a subnormal."""
 
-_FLIPS: Final = np.array([-1 if SIGNS >> i & 1 else 1 for i in range(32)], np.float32)
+FLIPS: Final = np.array([-1 if word >> i & 1 else 1 for word in SIGNS for i in range(32)], np.float32)
+"""Sign of an element of a head, by its number modulo 256."""
 
 
 def _flips(head_dim: int) -> NDArray[np.float32]:
-    return np.tile(_FLIPS, head_dim // 32)
+    return np.resize(FLIPS, head_dim)
 
 
 def _levels(stage: tuple[int, ...]) -> NDArray[np.float32]:
