@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 
 import uvloop
-from pionkv.kernels import FORMATS, Element, LayerSpec, pack, unpack
 from pionkv.storage import Durability, StorageError, Store, StoreOptions
 
 from . import logs
@@ -19,13 +18,11 @@ from .commands import make_dispatcher
 from .config import Settings
 from .connection import Connection
 from .metrics import Every
-from .schemas import ROPE_FORMAT
 from .service import Service
 
 TICK_SECONDS = 1.0
 SOCKET_MODE = 0o700
 EXIT_FAILURE = 1
-WARM_DIM = 64
 
 
 class ListenError(Exception):
@@ -62,6 +59,7 @@ class App:
         except OSError as error:
             raise ListenError(str(error)) from error
         self.service.lag.start()
+        self.service.kernels.start()
         self._ticker = Every(self.loop, TICK_SECONDS, self._tick)
 
     def addresses(self) -> str:
@@ -104,6 +102,7 @@ class App:
         if self._ticker is not None:
             self._ticker.stop()
         self.service.lag.stop()
+        self.service.kernels.stop()
         self.service.threads.shutdown(wait=True)
         self.service.exports.close()
         if (path := self.service.settings.unix_socket) is not None:
@@ -149,16 +148,6 @@ def store_options(settings: Settings) -> StoreOptions:
     return StoreOptions(max_bytes=settings.max_bytes or None, durability=Durability(settings.durability))
 
 
-def load_kernels() -> None:
-    """Run every kernel once: compiled code is loaded (or made, once per machine) before a client waits."""
-    for name in FORMATS:
-        spec = LayerSpec(name, WARM_DIM, rope=WARM_DIM // 2 if name == ROPE_FORMAT else 0, head_dim=WARM_DIM)
-        row = bytearray(spec.row_bytes)
-        elements = bytearray(WARM_DIM * Element.F32.itemsize)
-        pack(spec, elements, Element.F32, 1, row)
-        unpack(spec, row, 1, Element.F32, elements)
-
-
 async def _main(settings: Settings) -> None:
     with closing(Store.open(settings.data_dir, store_options(settings))) as store:
         app = App(settings, store)
@@ -174,7 +163,6 @@ async def _main(settings: Settings) -> None:
 def run(settings: Settings) -> int:
     """Serve until told to stop; the process's exit code."""
     logs.configure(settings.log_level, settings.log_format)
-    load_kernels()
     try:
         uvloop.run(_main(settings))
     except (ListenError, StorageError, OSError) as error:

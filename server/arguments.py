@@ -24,12 +24,11 @@ def integer(argument: Argument) -> int:
     Raises:
         CommandError: It is none.
     """
-    if not isinstance(argument, Receiver) and len(argument) <= 20:
-        text = bytes(argument)
-        if _INTEGER.fullmatch(text):
-            value = int(text)
-            if -_INT64_LIMIT <= value < _INT64_LIMIT:
-                return value
+    # No larger argument than bytes can be an integer: the parser gathers small ones so.
+    if isinstance(argument, bytes) and _INTEGER.fullmatch(argument):
+        value = int(argument)
+        if -_INT64_LIMIT <= value < _INT64_LIMIT:
+            return value
     raise CommandError("ERR", NOT_AN_INTEGER)
 
 
@@ -43,6 +42,8 @@ def integer_within(argument: Argument, low: int, high: int, message: str) -> int
 
 def blob(argument: Argument) -> bytes:
     """An argument as bytes of its own."""
+    if isinstance(argument, bytes):
+        return argument
     if isinstance(argument, Receiver):
         raise CommandError("ERR", f"argument of {argument.length} bytes is too large here")
     return bytes(argument)
@@ -50,9 +51,7 @@ def blob(argument: Argument) -> bytes:
 
 def keyword(argument: Argument) -> str:
     """An argument as an upper-case word; anything that cannot be a keyword reads as an empty string."""
-    if isinstance(argument, Receiver) or len(argument) > 64:
-        return ""
-    return bytes(argument).decode("latin-1").upper()
+    return argument.decode("latin-1").upper() if isinstance(argument, bytes) else ""
 
 
 def shown(argument: Argument, limit: int = 64) -> str:

@@ -13,6 +13,7 @@ from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError, ProtocolError
 from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestParser
 
+from . import eager
 from .arguments import Argument
 from .clients import Client, ReplyMode, read_addresses
 from .dispatch import Dispatcher, Entry, Slow
@@ -256,8 +257,17 @@ class Connection(asyncio.BufferedProtocol):
         self._after_command()
 
     def _begin(self, entry: Entry, slow: Slow) -> None:
-        self._out.flush()
-        self._task = self._service.loop.create_task(slow)
+        try:
+            begun = eager.begin(slow)
+        except Exception as error:
+            self._fail(entry, error)
+            self._after_command()
+            return
+        if isinstance(begun, eager.Done):
+            self._out.write(begun.value or b"")
+            self._after_command()
+            return
+        self._task = self._service.loop.create_task(begun)
         self._task.add_done_callback(lambda task: self._task_done(entry, task))
 
     def _task_done(self, entry: Entry, task: asyncio.Task[bytes | None]) -> None:

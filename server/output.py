@@ -41,11 +41,10 @@ class Output:
         """Replies are dropped (CLIENT REPLY)."""
         self.unfinished = False
         """A reply in parts was begun and not completed: nothing but the rest of it may be sent."""
-        self.sent = 0
         self._loop = loop
         self._metrics = metrics
         self._transport: asyncio.Transport | None = None
-        self._gathered: list[bytes] = []
+        self._gathered: list[bytes | memoryview] = []
         self._gathered_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._turn = TURN_BYTES
@@ -67,7 +66,7 @@ class Output:
         return self._transport is not None
 
     def write(self, reply: bytes) -> None:
-        """Queue a small, complete reply."""
+        """Queue a small, complete reply, or a small piece of one."""
         if self.muted:
             return
         self._gathered.append(reply)
@@ -76,14 +75,19 @@ class Output:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what was gathered to the transport in one write."""
+        """Hand what was gathered to the transport in one vectored write."""
         gathered = self._gathered
         if not gathered:
             return
         self._gathered, size, self._gathered_bytes = [], self._gathered_bytes, 0
-        if self._transport is not None:
-            self._count(size)
-            self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+        if self._transport is None:
+            return
+        self._metrics.bytes_written += size
+        self._turn -= size
+        if size <= GATHER_BYTES:
+            self._transport.write(b"".join(gathered))
+        else:
+            self._transport.writelines(gathered)
 
     @contextmanager
     def reply_in_parts(self) -> Iterator[None]:
@@ -93,7 +97,7 @@ class Output:
         self.unfinished = False
 
     async def send(self, buffers: Iterable[memoryview]) -> None:
-        """Send buffers, large ones without copying; when it returns, none of them is needed any more.
+        """Send buffers, large ones without copying; they must stay as they are until they have been sent.
 
         Raises:
             ConnectionResetError: The peer went away before the end.
@@ -103,11 +107,15 @@ class Output:
         for buffer in buffers:
             for start in range(0, buffer.nbytes, SLICE_BYTES):
                 piece = buffer[start : start + SLICE_BYTES]
+                if self._gathered_bytes > GATHER_BYTES:
+                    self.flush()
+                await self._breathe()
                 if piece.nbytes < COPY_BYTES:
                     self.write(bytes(piece))
                 else:
-                    self._push(piece)
-                await self._breathe(piece.nbytes)
+                    # What follows it, such as the CRLF, goes out in the same write.
+                    self._gathered.append(piece)
+                    self._gathered_bytes += piece.nbytes
 
     async def send_copies(self, data: memoryview) -> int:
         """Send as much of `data` as the peer reads; how many bytes, all of which are copied when it returns.
@@ -125,7 +133,8 @@ class Output:
             self.write(bytes(piece))
             self.flush()
             taken += piece.nbytes
-            await self._yield_turn(piece.nbytes)
+            if not self.blocked:
+                await self._breathe()
         return data.nbytes if self.muted else taken
 
     async def _drained_within(self, seconds: float) -> bool:
@@ -136,36 +145,15 @@ class Output:
         waiter.result()
         return True
 
-    async def _breathe(self, sent: int) -> None:
+    async def _breathe(self) -> None:
         """Wait for a slow peer; and let other connections have their turn, however fast this one is."""
         if self.blocked:
             await self.drained()
-            self._turn = TURN_BYTES
-        else:
-            await self._yield_turn(sent)
-
-    async def _yield_turn(self, sent: int) -> None:
-        self._turn -= sent
-        if self._turn <= 0:
-            self._turn = TURN_BYTES
+        elif self._turn <= 0:
             await asyncio.sleep(0)
-
-    def _push(self, data: memoryview) -> None:
-        """Hand what was gathered and `data` to the transport in one vectored write."""
-        gathered, self._gathered = self._gathered, []
-        size = self._gathered_bytes + data.nbytes
-        self._gathered_bytes = 0
-        if self._transport is None:
-            return
-        self._count(size)
-        if gathered:
-            self._transport.writelines([b"".join(gathered), data])
         else:
-            self._transport.write(data)
-
-    def _count(self, size: int) -> None:
-        self.sent += size
-        self._metrics.bytes_written += size
+            return
+        self._turn = TURN_BYTES
 
     async def drained(self) -> None:
         """Wait until the system has taken everything written so far.

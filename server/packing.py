@@ -46,9 +46,12 @@ class Input(Enum):
         return self.value is None or self.value is spec.verbatim_element
 
 
+INPUTS = tuple(Input)
+
+
 def inputs_of_length(spec: LayerSpec, count: int, length: int) -> list[Input]:
     """What a blob of `length` bytes for `count` rows can be."""
-    return [kind for kind in Input if kind.row_bytes(spec) * count == length]
+    return [kind for kind in INPUTS if kind.row_bytes(spec) * count == length]
 
 
 class Filler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pionkv.kernels import FORMATS, FormatError, LayerSpec
+from pionkv.kernels.formats import HEAD
 from pionkv.protocol.errors import CommandError
 from pionkv.protocol.limits import Limits
 from pionkv.storage import Schema
@@ -13,7 +14,10 @@ from .arguments import Argument, Cursor, integer, integer_within, shown
 
 DEFAULT_FORMAT = "int8"
 ROPE_FORMAT = "bf16_rope_fp8_body"
-UNIFORM_FORMATS = tuple(name for name in FORMATS if name != ROPE_FORMAT)
+UNIFORM_FORMATS = tuple(
+    name for name, known in FORMATS.items() if known.family != "rope" and known.group != HEAD
+)
+"""Formats that need no more than a dim: the others say per layer where a head or the rotated part ends."""
 
 
 def uniform(command: str, format: str, dim: int) -> Schema:
@@ -45,7 +49,7 @@ def layer_count(command: str, cursor: Cursor, limits: Limits) -> int:
 def per_layer(command: str, cursor: Cursor, limits: Limits, default_dim: int = 0) -> Schema:
     """`N spec_0 ... spec_{N-1}`.
 
-    A spec is comma-separated `fmt=`, `dim=` and `rope=`, in any order.
+    A spec is comma-separated `fmt=`, `dim=`, `rope=` and `head=` (elements of a head), in any order.
 
     Raises:
         CommandError: The count or a spec is not usable; the text names the layer.
@@ -65,12 +69,13 @@ def _spec(where: str, argument: Argument, limits: Limits, default_dim: int) -> L
     if format not in FORMATS:
         raise CommandError("ERR", f"{where} unknown fmt")
     dim = _number(where, "dim", fields, limits.dim, default_dim)
-    rope = _number(where, "rope", fields, limits.dim, 0)
+    rope, head = (_number(where, key, fields, limits.dim, 0) for key in ("rope", "head"))
     if dim == 0:
         raise CommandError("ERR", f"{where} missing dim and no default supplied")
     if format == ROPE_FORMAT and not 0 < rope < dim:
         raise CommandError("ERR", f"{where} {ROPE_FORMAT} needs rope=N (0 < N < dim)")
-    spec = LayerSpec(format, dim, rope if format == ROPE_FORMAT else 0)
+    grouped = FORMATS[format].group == HEAD
+    spec = LayerSpec(format, dim, rope if format == ROPE_FORMAT else 0, head if grouped else 0)
     try:
         spec.validate()
     except FormatError as error:
@@ -88,7 +93,7 @@ def _fields(where: str, argument: Argument) -> Mapping[str, str]:
                 "ERR",
                 f"{where.partition(': ')[0]}: S-tensor reserved (route SSM/SWA-tail state through STATE.*)",
             )
-        if key not in ("fmt", "dim", "rope") or not value:
+        if key not in ("fmt", "dim", "rope", "head") or not value:
             raise CommandError("ERR", f"{where} unknown key")
         found[key] = value
     return found

@@ -48,10 +48,10 @@ def small_reply(client: Client, rows: Rows | None, form: Form) -> bytes | None:
     if rows is None:
         return reply.null(client.protocol)
     size = bytes_sent(rows, form)
-    if size > INLINE_BYTES:
+    element = form.element(rows.spec)
+    if size > INLINE_BYTES or not (element is None or client.service.kernels.has(rows.spec)):
         return None
     count_sent(client, rows, size)
-    element = form.element(rows.spec)
     if element is None:
         return reply.bulk(b"".join(rows.parts))
     out = bytearray(size)

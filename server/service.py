@@ -17,6 +17,7 @@ from .config import Settings
 from .exporting import Exports
 from .metrics import LoopLag, Metrics
 from .receipt import Receipt
+from .warming import KernelLoader
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -46,6 +47,7 @@ class Service:
         self.threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="pack")
         self.chunks = ChunkPool()
         self.spools = SpoolPool(settings.data_dir)
+        self.kernels = KernelLoader()
         self.metrics = Metrics()
         self.lag = LoopLag(loop)
         self.started_at = clock()

@@ -133,6 +133,7 @@ def _pion(service: Service) -> Lines:
         "rows_fetched": metrics.rows_fetched,
         **{f"bytes_in_{format}": count for format, count in sorted(metrics.rows_in.items())},
         **{f"bytes_out_{format}": count for format, count in sorted(metrics.rows_out.items())},
+        "kernels_loading": int(service.kernels.busy),
         "loop_lag_mean_us": int(service.lag.mean * 1e6),
         "loop_lag_worst_us": int(service.lag.worst * 1e6),
     }

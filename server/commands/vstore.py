@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pionkv.kernels import FORMATS
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import Schema, SessionView
@@ -34,6 +35,8 @@ def _uniform(client: Client, cursor: Cursor) -> Schema:
         format = shown(cursor.take()).lower()
     if format == ROPE_FORMAT:
         raise CommandError("ERR", f"V.CREATE: {ROPE_FORMAT} requires SCHEMA form with per-layer rope=N")
+    if format in FORMATS and format not in UNIFORM_FORMATS:
+        raise CommandError("ERR", f"V.CREATE: {format} requires SCHEMA form with per-layer head=N")
     if format not in UNIFORM_FORMATS:
         wanted = "|".join(UNIFORM_FORMATS)
         raise CommandError("ERR", f"V.CREATE: unknown VQUANT format '{format}' (want {wanted})")
@@ -75,6 +78,8 @@ def _session_lines(view: SessionView) -> Iterator[str]:
     schema = view.schema
     first = schema.layer(0)
     heterogeneous = not schema.is_uniform and len({schema.layer(i) for i in range(view.num_layers)}) > 1
+    # The two lines about the whole session say neither where a head ends nor where the rotated part does.
+    by_layer = heterogeneous or first.rope > 0 or first.head_dim > 0
     yield f"session_idx:{view.slot}"
     yield f"value_dim:{first.dim}"
     yield f"v_format:{first.format}"
@@ -83,12 +88,14 @@ def _session_lines(view: SessionView) -> Iterator[str]:
     for index in range(view.num_layers):
         if index < len(view.rows) and view.rows[index]:
             yield f"layer_{index}_tokens:{view.rows[index]}"
-        if heterogeneous:
+        if by_layer:
             spec = schema.layer(index)
             yield f"layer_{index}_dim:{spec.dim}"
             yield f"layer_{index}_fmt:{spec.format}"
             if spec.rope:
                 yield f"layer_{index}_rope:{spec.rope}"
+            if spec.head_dim:
+                yield f"layer_{index}_head:{spec.head_dim}"
     yield f"total_tokens:{sum(view.rows)}"
 
 

@@ -59,8 +59,7 @@ def storebatch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     values = args[BLOB]
     if isinstance(values, Receiver):
         return _finish(client, place, values, declared)
-    _store(client, place, declared, memoryview(values))
-    return OK
+    return _store(client, place, declared, memoryview(values))
 
 
 def _declared(args: Sequence[Argument]) -> Input:
@@ -101,13 +100,25 @@ async def _finish(client: Client, place: Place, values: Receiver, declared: Inpu
     return OK
 
 
-def _store(client: Client, place: Place, declared: Input, values: memoryview) -> None:
-    """A small blob, which the parser has gathered: packed here and now."""
-    check_length(place.spec(client), place.count, declared, values.nbytes)
+def _store(client: Client, place: Place, declared: Input, values: memoryview) -> bytes | Slow:
+    """A small blob, which the parser has gathered: packed here and now if its kernel is loaded."""
+    spec = place.spec(client)
+    check_length(spec, place.count, declared, values.nbytes)
+    client.service.metrics.rows_in[spec.format] += values.nbytes
+    if not (declared.lands(spec) or client.service.kernels.has(spec)):
+        return _store_in_thread(client, place, declared, values)
     with place.begin(client) as write:
         Filler(write, declared).fill(values)
         write.commit()
-    client.service.metrics.rows_in[write.spec.format] += values.nbytes
+    return OK
+
+
+async def _store_in_thread(client: Client, place: Place, declared: Input, values: memoryview) -> bytes:
+    service = client.service
+    with place.begin(client) as write:
+        await service.loop.run_in_executor(service.threads, Filler(write, declared).fill, values)
+        write.commit()
+    return OK
 
 
 def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver:

@@ -1,6 +1,6 @@
 """Memory of the server beside the bytes it stores: `python tests/benchmarks/bench_rss.py`.
 
-Stores blobs one after the other, reads each back, and looks at the server's anonymous memory after each. Pages
+Stores blobs one after the other, reads each back, and looks at the anonymous memory after each. Pages
 are mapped files: they may be resident, and the system can take them back at any time. Anonymous memory it
 cannot take back.
 """
@@ -66,6 +66,12 @@ class Link:
             self.socket.sendall(piece)
         return self.lines.readline()
 
+    def info(self) -> str:
+        """The server's own section of INFO."""
+        text = memoryview(bytearray(int(self.ask("INFO", "pion")[1:])))
+        self.read_bulk(b"$%d\r\n" % text.nbytes, text)
+        return bytes(text).decode()
+
     def read_bulk(self, header: bytes, into: memoryview) -> None:
         assert header == b"$%d\r\n" % into.nbytes, header
         while into.nbytes:
@@ -83,6 +89,8 @@ def grow(format: str, kind: str, blobs: int) -> tuple[list[int], list[int], int]
     anonymous, resident, stored = [], [], 0
     with server() as (port, pid):
         link = Link(port)
+        while "kernels_loading:0" not in link.info():
+            pass
         for index in range(blobs):
             sid = f"s{index}"
             link.ask("V.CREATE", sid, DIM, "VQUANT", format)
@@ -93,9 +101,7 @@ def grow(format: str, kind: str, blobs: int) -> tuple[list[int], list[int], int]
             found = memory(pid)
             anonymous.append(found["Anonymous"])
             resident.append(found["Rss"])
-        header = link.ask("INFO", "pion")
-        text = link.lines.read(int(header[1:])).decode()
-        stored = int(re.search(r"stored_bytes:(\d+)", text)[1])
+        stored = int(re.search(r"stored_bytes:(\d+)", link.info())[1])
     return anonymous, resident, stored
 
 

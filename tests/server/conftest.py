@@ -78,6 +78,11 @@ class Wire:
                     raise EOFError("the server closed the connection")
                 self._parser.received(count)
 
+    def wait_for_kernels(self) -> None:
+        """Until the server has loaded its kernels: only then its memory tells anything."""
+        while b"kernels_loading:0" not in self.command("INFO", "pion"):
+            pass
+
     def close(self) -> None:
         self.socket.close()
 

@@ -18,7 +18,7 @@ DIALOGUES = {
     "echo without": (b"ECHO\r\n", b"-ERR wrong number of arguments for 'echo' command\r\n"),
     "unknown": (
         b"NOSUCH a 'b c'\r\n",
-        b"-ERR unknown command 'NOSUCH', with args beginning with: 'a' 'b c'\r\n",
+        b"-ERR unknown command 'NOSUCH', with args beginning with: 'a' 'b c' \r\n",
     ),
     "unknown with control bytes": (
         b"*1\r\n$4\r\nA\r\nB\r\n",

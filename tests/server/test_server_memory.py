@@ -37,6 +37,7 @@ def test_anonymous_memory_is_flat(format, kind, server_process, wire_class) -> N
         for form in ("RAW", "F32"):
             assert wire.command("V.FETCH", f"s{index}", 0, "RANGE", 0, COUNT, "FMT", form) is not None
 
+    wire.wait_for_kernels()
     store_and_read(0)
     before = anonymous_mib(server_process.pid)
     for index in range(1, BLOBS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from pionkv.kernels import FORMATS, Element, LayerSpec, pack, unpack
+from pionkv.kernels.formats import HEAD
 
 DIM = 64
 INPUTS = {"F32": Element.F32, "F16": Element.F16, "BF16": Element.BF16}
@@ -17,6 +18,17 @@ def make_rows(count, seed=1):
     values = np.random.default_rng(seed).standard_normal((count, DIM), np.float32)
     bf16 = (values.view(np.uint32) >> 16).astype(np.uint16)
     return {"F32": values.tobytes(), "F16": values.astype(np.float16).tobytes(), "BF16": bf16.tobytes()}
+
+
+def make_session(wire, format):
+    """A session `s` of one layer, and its spec; formats that want a rope or a head size get one."""
+    known = FORMATS[format]
+    spec = LayerSpec(format, DIM, 32 if known.family == "rope" else 0, 32 if known.group == HEAD else 0)
+    text = (
+        f"fmt={format},dim={DIM}" + (",rope=32" if spec.rope else "") + (",head=32" if spec.head_dim else "")
+    )
+    assert isinstance(wire.command("V.CREATE", "s", "SCHEMA", 1, text), int)
+    return spec
 
 
 def packed(spec, data, element, count):
@@ -35,10 +47,9 @@ def unpacked(spec, data, count, element):
 @pytest.mark.parametrize("kind", INPUTS)
 @pytest.mark.parametrize("format", FORMATS)
 def test_round_trip(format, kind, count, wire) -> None:
-    spec = LayerSpec(format, DIM)
+    spec = make_session(wire, format)
     data = make_rows(count)[kind]
     expected = packed(spec, data, INPUTS[kind], count)
-    wire.command("V.CREATE", "s", DIM, "VQUANT", format)
     assert wire.command("V.STOREBATCH", "s", 0, 0, count, data, "FMT", kind) == "OK"
     fetch = ("V.FETCH", "s", 0, "RANGE", 0, count)
     assert wire.command(*fetch, "FMT", "RAW") == expected
@@ -52,9 +63,8 @@ def test_round_trip(format, kind, count, wire) -> None:
 @pytest.mark.parametrize("count", [SMALL, LARGE])
 @pytest.mark.parametrize("format", FORMATS)
 def test_raw_round_trip(format, count, wire) -> None:
-    spec = LayerSpec(format, DIM)
+    spec = make_session(wire, format)
     expected = packed(spec, make_rows(count)["F32"], Element.F32, count)
-    wire.command("V.CREATE", "s", DIM, "VQUANT", format)
     assert wire.command("V.STOREBATCH", "s", 0, 0, count, expected, "fmt", "raw") == "OK"
     assert wire.command("V.FETCH", "s", 0, "RANGE", 0, count, "FMT", "RAW") == expected
 

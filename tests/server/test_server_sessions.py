@@ -22,6 +22,7 @@ REFUSED = {
         "V.CREATE s 64 VQUANT bf16_rope_fp8_body",
         "V.CREATE: bf16_rope_fp8_body requires SCHEMA form with per-layer rope=N",
     ),
+    "head format": ("V.CREATE s 64 VQUANT rvq1", "V.CREATE: rvq1 requires SCHEMA form with per-layer head=N"),
     "dim of a block format": (
         "V.CREATE s 100 VQUANT mlx4g32",
         "V.CREATE: mlx4g32: dim 100 is not a multiple of 32",
@@ -46,6 +47,14 @@ REFUSED = {
     "spec rope": ("V.CREATE s SCHEMA 1 dim=4,rope=x", "V.CREATE SCHEMA: layer 0 rope must be 1-8192"),
     "spec key": ("V.CREATE s SCHEMA 1 dim=4,foo=1", "V.CREATE SCHEMA: layer 0 unknown key"),
     "spec empty value": ("V.CREATE s SCHEMA 1 dim=", "V.CREATE SCHEMA: layer 0 unknown key"),
+    "spec head": (
+        "V.CREATE s SCHEMA 1 fmt=qserve4,dim=64",
+        "V.CREATE SCHEMA: layer 0 qserve4: dim 64 is not a multiple of head_dim 0",
+    ),
+    "spec rope format": (
+        "V.CREATE s SCHEMA 1 fmt=bf16_rope_fp8_body,dim=64,rope=64",
+        "V.CREATE SCHEMA: layer 0 bf16_rope_fp8_body needs rope=N (0 < N < dim)",
+    ),
     "spec S": (
         "V.CREATE s SCHEMA 1 s=1",
         "V.CREATE SCHEMA: S-tensor reserved (route SSM/SWA-tail state through STATE.*)",

@@ -43,6 +43,7 @@ def remote(server_process, wire_class):
 @pytest.mark.parametrize("format, fetch", [("fp32", "RAW"), ("mlx4g32", "F32"), ("mlx4g32", "F16")])
 def test_clients_that_never_read(format, fetch, remote, server_process) -> None:
     wire = remote.connect()
+    wire.wait_for_kernels()
     wire.command("V.CREATE", "s", DIM, "VQUANT", format)
     assert wire.command("V.STOREBATCH", "s", 0, 0, COUNT, ROWS.tobytes()) == "OK"
     expected = wire.command("V.FETCH", "s", 0, "RANGE", 0, COUNT, "FMT", fetch)
@@ -82,6 +83,7 @@ def expected_bytes(format, fetch):
 def test_a_pipeline_whose_replies_nobody_reads(remote, server_process) -> None:
     """Commands are only run as far as their replies can go."""
     wire, silent = remote.connect(), remote.connect()
+    wire.wait_for_kernels()
     before = anonymous_bytes(server_process.pid)
     silent.socket.setblocking(False)
     command = b"COMMAND DOCS\r\n" * 1000

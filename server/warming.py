@@ -1,0 +1,45 @@
+"""Loading compiled kernels beside the running server.
+
+Loading a kernel from disk takes about a tenth of a second, and seconds the first time on a machine.
+The event loop must not wait for that: rows of a format whose kernels are not loaded are coded by a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from pionkv.kernels import FORMATS, LayerSpec, warm_up
+
+from .logs import logger
+
+
+class KernelLoader:
+    """Runs one kernel of each family once, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loaded: set[str] = set()
+        self.busy = False
+        """Kernels are being loaded."""
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        self.busy = True
+        threading.Thread(target=self._run, name="kernels", daemon=True).start()
+
+    def stop(self) -> None:
+        """Load no further ones."""
+        self._stop.set()
+
+    def has(self, spec: LayerSpec) -> bool:
+        """Whether the kernels of a layer's format are loaded."""
+        return spec.details.family in self._loaded
+
+    def _run(self) -> None:
+        for format in {known.family: known for known in FORMATS.values()}.values():
+            if self._stop.is_set():
+                break
+            warm_up((format.name,))
+            self._loaded.add(format.family)
+        self.busy = False
+        logger().debug("kernels loaded", families=sorted(self._loaded))
