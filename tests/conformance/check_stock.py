@@ -172,11 +172,22 @@ def _http_server(server: ServerProcess, model: Path) -> Iterator[int]:
     try:
         if not any("/v1/chat/completions" in line for line in process.stdout):
             raise RuntimeError(f"serve did not start: {log.read_text(encoding='utf-8')[-2000:]}")
+        _wait_for_port(process, port)
         yield port
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def _wait_for_port(process: subprocess.Popen[str], port: int) -> None:
+    """Return when somebody listens; the line that it prints comes a little earlier."""
+    while process.poll() is None:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.1)
+    raise RuntimeError(f"serve ended with {process.returncode}")
 
 
 def _blas() -> str:
