@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pionkv.protocol.errors import CommandError
-from pionkv.storage.keyspace.numbers import INT64_MAX
+from pionkv.storage.keyspace.numbers import INT64_MAX, INT64_MIN
 
 from .arguments import Argument, integer
 
@@ -37,11 +37,8 @@ def deadline(now: int, unit: Unit, argument: Argument, command: str, *, past: bo
         CommandError: The argument is no integer, or the time is not within 64 bits.
     """
     number = integer(argument)
-    at = number * unit.milliseconds + (now if unit.from_now else 0)
-    if (
-        not -INT64_MAX <= at <= INT64_MAX
-        or abs(number) * unit.milliseconds > INT64_MAX
-        or (number <= 0 and not past)
-    ):
+    given = number * unit.milliseconds
+    at = given + now if unit.from_now else given
+    if (number <= 0 and not past) or given < INT64_MIN or max(given, at) > INT64_MAX:
         raise CommandError("ERR", f"invalid expire time in '{command}' command")
     return at

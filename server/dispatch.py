@@ -101,7 +101,7 @@ def _entry(spec: CommandSpec, handler: Handler, openers: Mapping[int, Opener], *
 
 def unknown_command(args: Sequence[Argument]) -> CommandError:
     """Redis' text for a command that does not exist."""
-    given = " ".join(f"'{shown(argument)}'" for argument in args[1:ARGUMENTS_SHOWN])
+    given = "".join(f"'{shown(argument)}' " for argument in args[1:ARGUMENTS_SHOWN])
     return CommandError("ERR", f"unknown command '{shown(args[0])}', with args beginning with: {given}")
 
 

@@ -17,6 +17,14 @@ DEFAULT_COUNT = 10
 _DIGITS = re.compile(rb"[0-9]{1,20}")
 
 
+def read_cursor(argument: Argument) -> int:
+    """A cursor. Raises `CommandError`."""
+    text = blob(argument)
+    if not _DIGITS.fullmatch(text) or int(text) >= CURSOR_LIMIT:
+        raise CommandError("ERR", "invalid cursor")
+    return int(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """One step of a scan."""
@@ -29,10 +37,7 @@ class Scan:
     @classmethod
     def read(cls, args: Sequence[Argument], start: int, *, kinds: bool = False) -> Scan:
         """From the arguments from the cursor on; `kinds` allows TYPE."""
-        text = blob(args[start])
-        if not _DIGITS.fullmatch(text) or int(text) >= CURSOR_LIMIT:
-            raise CommandError("ERR", "invalid cursor")
-        count, pattern, kind = DEFAULT_COUNT, None, None
+        at, count, pattern, kind = read_cursor(args[start]), DEFAULT_COUNT, None, None
         cursor = Cursor(args, start + 1)
         while cursor:
             if cursor.left >= 2 and cursor.take_keyword("COUNT"):
@@ -45,7 +50,7 @@ class Scan:
                 kind = blob(cursor.take()).lower()
             else:
                 raise CommandError("ERR", "syntax error")
-        return cls(int(text), count, pattern, kind)
+        return cls(at, count, pattern, kind)
 
     def wants(self, name: bytes) -> bool:
         """Whether the pattern matches."""

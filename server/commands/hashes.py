@@ -11,7 +11,7 @@ from pionkv.storage.keyspace.entry import Kind
 
 from ..arguments import Argument, blob, integer, pairs
 from ..keyed import Change, Read, handlers
-from ..scanning import Scan, scanned
+from ..scanning import Scan, read_cursor, scanned
 from .strings import OK, optional_bulk
 
 
@@ -57,10 +57,11 @@ def value_length(keys: KeyReader, args: Sequence[Argument], protocol: int) -> by
 
 def scan(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
     """HSCAN key cursor [MATCH pattern] [COUNT n]."""
-    step = Scan.read(args, 2)
+    read_cursor(args[2])
     entry = keys.get(blob(args[1]), Kind.HASH)
     if entry is None:
         return scanned(0, (), protocol)
+    step = Scan.read(args, 2)
     cursor, found = generic.scan_fields(keys, entry, step.cursor, step.count)
     return scanned(cursor, (part for item in found if step.wants(item[0]) for part in item), protocol)
 

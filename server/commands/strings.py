@@ -61,6 +61,17 @@ def _string_or_none(keys: KeyReader, name: bytes) -> bytes | None:
     return strings.load(keys, entry)
 
 
+Expiration = tuple[Unit, Argument]
+
+
+def take_unit(cursor: Cursor, before: Expiration | None) -> Unit | None:
+    """Take EX, PX, EXAT or PXAT, when a value follows, and no other of them came `before`."""
+    if cursor.left < 2:
+        return None
+    allowed = UNITS.items() if before is None else [item for item in UNITS.items() if item[1] == before[0]]
+    return next((unit for word, unit in allowed if cursor.take_keyword(word)), None)
+
+
 @dataclass(frozen=True, slots=True)
 class SetOptions:
     """The options of SET, read but not yet checked against the clock."""
@@ -68,7 +79,7 @@ class SetOptions:
     condition: Condition
     answers_old: bool
     keeps_deadline: bool
-    expiration: tuple[Unit, Argument] | None
+    expiration: Expiration | None
 
     @classmethod
     def read(cls, args: Sequence[Argument]) -> SetOptions:
@@ -84,18 +95,11 @@ class SetOptions:
                 condition = Condition.IF_PRESENT
             elif expiration is None and cursor.take_keyword("KEEPTTL"):
                 keeps = True
-            elif expiration is None and not keeps and (unit := take_unit(cursor)):
+            elif not keeps and (unit := take_unit(cursor, expiration)):
                 expiration = unit, cursor.take()
             else:
                 raise SYNTAX
         return cls(condition, answers_old, keeps, expiration)
-
-
-def take_unit(cursor: Cursor) -> Unit | None:
-    """Take EX, PX, EXAT or PXAT, when a value follows."""
-    if cursor.left < 2:
-        return None
-    return next((unit for word, unit in UNITS.items() if cursor.take_keyword(word)), None)
 
 
 def put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
@@ -151,15 +155,20 @@ def get_and_delete(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> 
 def get_and_expire(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
     """GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]."""
     name, cursor = blob(args[1]), Cursor(args, 2)
-    unit, persist = take_unit(cursor), cursor.take_keyword("PERSIST")
-    given = cursor.take() if unit is not None else b""
-    if cursor or (unit is not None and persist):
-        raise SYNTAX
+    expiration: Expiration | None = None
+    persist = False
+    while cursor:
+        if not persist and (unit := take_unit(cursor, expiration)):
+            expiration = unit, cursor.take()
+        elif expiration is None and cursor.take_keyword("PERSIST"):
+            persist = True
+        else:
+            raise SYNTAX
     value = strings.get(keys, name)
     if value is None:
         return reply.null(protocol)
-    if unit is not None:
-        expiry.expire(keys, name, deadline(keys.now, unit, given, "getex"))
+    if expiration is not None:
+        expiry.expire(keys, name, deadline(keys.now, *expiration, "getex"))
     elif persist:
         expiry.persist(keys, name)
     return reply.bulk(value)

@@ -56,7 +56,6 @@ class Options:
     reverse: bool = False
     offset: int = 0
     limit: int = -1
-    limited: bool = False
     with_scores: bool = False
 
     @classmethod
@@ -67,10 +66,9 @@ class Options:
             word = next((word for word in words if cursor.take_keyword(word)), "")
             if word == "LIMIT" and cursor.left >= 2:
                 options.offset, options.limit = integer(cursor.take()), integer(cursor.take())
-                options.limited = True
-            elif word in ("BYSCORE", "BYLEX"):
+            elif word in ("BYSCORE", "BYLEX") and not options.by:
                 options.by = word
-            elif word == "REV":
+            elif word == "REV" and not options.reverse:
                 options.reverse = True
             elif word == "WITHSCORES":
                 options.with_scores = True
@@ -85,7 +83,7 @@ RANGE_WORDS = frozenset({"BYSCORE", "BYLEX", "REV", "LIMIT", "WITHSCORES"})
 def select(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
     """ZRANGE key start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count] [WITHSCORES]."""
     options = Options.read(args, RANGE_WORDS)
-    if options.limited and not options.by:
+    if options.limit != -1 and not options.by:
         raise CommandError(
             "ERR", "syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX"
         )

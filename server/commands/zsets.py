@@ -9,15 +9,14 @@ from pionkv.protocol.errors import CommandError
 from pionkv.storage.keyspace import generic, zranges, zsets
 from pionkv.storage.keyspace.access import KeyReader, KeyWriter
 from pionkv.storage.keyspace.entry import Kind
-from pionkv.storage.keyspace.numbers import parse_double
+from pionkv.storage.keyspace.numbers import parse_double, parse_integer
 from pionkv.storage.keyspace.zsets import AddRules, Scored, read_score
 
-from ..arguments import Argument, Cursor, blob, integer_within
+from ..arguments import Argument, Cursor, blob
 from ..keyed import Change, Read, handlers
-from ..scanning import Scan, scanned
+from ..scanning import Scan, read_cursor, scanned
 
 SYNTAX = CommandError("ERR", "syntax error")
-COUNT_LIMIT = (1 << 63) - 1
 
 
 def score_of(argument: Argument) -> float:
@@ -111,13 +110,18 @@ def remove(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
     return reply.integer(zsets.remove(keys, blob(args[1]), [*map(blob, args[2:])]))
 
 
+def _positive(argument: Argument) -> int:
+    count = parse_integer(blob(argument))
+    if count is None or count < 0:
+        raise CommandError("ERR", "value is out of range, must be positive")
+    return count
+
+
 def _pop(*, reverse: bool) -> Change:
     def run(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
         if len(args) > 3:
             raise SYNTAX
-        count = 1
-        if len(args) == 3:
-            count = integer_within(args[2], 0, COUNT_LIMIT, "value is out of range, must be positive")
+        count = 1 if len(args) == 2 else _positive(args[2])
         name = blob(args[1])
         if not count or not zsets.length(keys, name):
             return reply.array_header(0)
@@ -131,10 +135,11 @@ def _pop(*, reverse: bool) -> Change:
 
 def scan(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
     """ZSCAN key cursor [MATCH pattern] [COUNT n]."""
-    step = Scan.read(args, 2)
+    read_cursor(args[2])
     entry = keys.get(blob(args[1]), Kind.ZSET)
     if entry is None:
         return scanned(0, (), protocol)
+    step = Scan.read(args, 2)
     cursor, found = generic.scan_fields(keys, entry, step.cursor, step.count)
     items = ((member, reply.double_text(read_score(raw))) for member, raw in found if step.wants(member))
     return scanned(cursor, (part for item in items for part in item), protocol)

@@ -9,7 +9,7 @@ from .access import KeyReader, KeyWriter
 from .entry import Encoding, Entry, Kind
 from .errors import NotANumber, WouldOverflow
 from .numbers import INT64_MAX, INT64_MIN, parse_integer
-from .strings import add_decimal
+from .strings import add_decimals, decimal
 
 PACKED_FIELDS = 512
 PACKED_BYTES = 64
@@ -106,7 +106,9 @@ def increment(keys: KeyWriter, name: bytes, field: bytes, step: int) -> int:
 
 def increment_float(keys: KeyWriter, name: bytes, field: bytes, step: bytes) -> bytes:
     """Add to a decimal field, 0 when it is not there; the result as it is stored. Raises as `increment`."""
-    text = add_decimal(get(keys, name, field) or b"0", step, "hash value is not a float")
+    number = decimal(step, infinite="value is NaN or Infinity")
+    old = get(keys, name, field)
+    text = add_decimals(decimal(b"0" if old is None else old, "hash value is not a float"), number)
     put(keys, name, {field: text})
     return text
 

@@ -19,7 +19,7 @@ EXTENDED_LIMIT = Fraction(1 << 16384)
 """Where that format ends."""
 FLOAT_DIGITS = 17
 """Digits after the point that INCRBYFLOAT writes."""
-LONGEST_NUMBER = 255
+LONGEST_NUMBER = 5 * 1024
 
 
 def parse_integer(text: bytes) -> int | None:

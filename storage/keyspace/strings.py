@@ -162,25 +162,27 @@ def increment_float(keys: KeyWriter, name: bytes, step: bytes) -> bytes:
         OutOfBudget: There is no room for it.
     """
     entry = keys.get(name, Kind.STRING)
-    text = add_decimal(b"0" if entry is None else load(keys, entry), step, NOT_A_FLOAT)
+    old = decimal(b"0" if entry is None else load(keys, entry))
+    text = add_decimals(old, decimal(step))
     entry = entry or Entry(name, Kind.STRING, keys.writer.new_serial(), Encoding.RAW)
     _store(keys, entry, text, Encoding.EMBSTR if len(text) <= EMBEDDED_BYTES else Encoding.RAW)
     return text
 
 
-def add_decimal(value: bytes, step: bytes, refusal: str) -> bytes:
-    """The sum of two decimal numbers, computed as x87 does. Raises `NotANumber(refusal)`, `WouldOverflow`."""
-    total = round_extended(_decimal(value, refusal) + _decimal(step, NOT_A_FLOAT))
+def decimal(text: bytes, refusal: str = NOT_A_FLOAT, infinite: str = NOT_FINITE) -> Fraction:
+    """A decimal number. Raises `NotANumber(refusal)`, or `WouldOverflow(infinite)` for an infinity."""
+    number = parse_extended(text)
+    if number is None:
+        raise NotANumber(refusal) if parse_double(text) is None else WouldOverflow(infinite)
+    return number
+
+
+def add_decimals(value: Fraction, step: Fraction) -> bytes:
+    """The sum of two decimal numbers, computed as x87 does. Raises `WouldOverflow`."""
+    total = round_extended(value + step)
     if abs(total) >= EXTENDED_LIMIT:
         raise WouldOverflow(NOT_FINITE)
     return format_extended(total)
-
-
-def _decimal(text: bytes, refusal: str) -> Fraction:
-    number = parse_extended(text)
-    if number is None:
-        raise NotANumber(refusal) if parse_double(text) is None else WouldOverflow(NOT_FINITE)
-    return number
 
 
 def encoding_of(value: bytes | memoryview) -> Encoding:
