@@ -220,9 +220,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _words(self, args: list[bytes | memoryview | Body]) -> list[Argument]:
         """The arguments with receivers in the places of what they received."""
-        words = cast("list[Argument]", args)
-        for index, receiver in self._receivers.items():
-            words[index] = receiver
+        words: list[Argument] = args  # type: ignore[assignment]
+        if self._receivers:
+            for index, receiver in self._receivers.items():
+                words[index] = receiver
         return words
 
     # Commands
@@ -254,7 +255,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin(entry, result)
                 return
             self._out.write(result)
-        self._after_command()
+        if self._receivers or client.reply_mode is not ReplyMode.ON:
+            self._after_command()
 
     def _begin(self, entry: Entry, slow: Slow) -> None:
         try:
