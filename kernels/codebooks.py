@@ -50,6 +50,6 @@ SIGNS: Final = (
 )
 """RVQ flips the sign of element i of a head where bit `i % 32` of word `i // 32 % 8` is set.
 
-The words are the first 256 bits of the fraction of pi. A pattern that repeated every 32 elements would leave half
-of the rotated elements of a constant head at zero.
+The words are the first 256 bits of the fraction of pi. A pattern that repeated every 32 elements would leave
+half of the rotated elements of a constant head at zero.
 """
