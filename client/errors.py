@@ -42,5 +42,9 @@ class NotStored(StoreError):
     """Nothing that this client can restore is stored under the name; the text says why."""
 
 
+class OtherTokens(NotStored):
+    """The name stands for a prefix of other tokens; the text says from where on."""
+
+
 class NotAsked(Unavailable):
     """The server failed a moment ago, so it was not asked."""

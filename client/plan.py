@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pionkv.kernels.formats import Element, LayerSpec
+from pionkv.kernels.formats import HEAD, Element, LayerSpec, format_by_name
 
 if TYPE_CHECKING:
     from .layout import CacheLayout, SideLayout
@@ -25,9 +25,9 @@ class Plan:
 
     @property
     def uniform(self) -> LayerSpec | None:
-        """The one spec of all layers and sides, if there is only one."""
-        specs = set(self.keys) | set(self.values)
-        return specs.pop() if len(specs) == 1 else None
+        """The one spec of all layers and sides, if there is only one and a format and a dim say all of it."""
+        first, *others = {*self.keys, *self.values}
+        return None if others or first.rope or first.head_dim else first
 
     def bytes(self, tokens: int) -> int:
         """Bytes that `tokens` rows of every layer and side take, as stored and as fetched."""
@@ -67,9 +67,12 @@ def make_plan(layout: "CacheLayout", vquant: str = AUTO, boundary_protect: int =
 
 
 def _specs(sides: "Sequence[SideLayout]", vquant: str) -> tuple[LayerSpec, ...]:
-    specs = tuple(
-        LayerSpec(_EXACT[side.element] if vquant.lower() == AUTO else vquant, side.dim) for side in sides
-    )
+    specs = tuple(_spec(side, _EXACT[side.element] if vquant.lower() == AUTO else vquant) for side in sides)
     for spec in specs:
         spec.validate()
     return specs
+
+
+def _spec(side: "SideLayout", name: str) -> LayerSpec:
+    by_head = format_by_name(name).group == HEAD
+    return LayerSpec(name, side.dim, head_dim=side.head_dim if by_head else 0)

@@ -11,6 +11,7 @@ from pionkv.kernels.formats import LayerSpec
 from . import requests
 from .deadline import Deadline
 from .errors import BadReply, NotStored, ServerRefused
+from .identity import BLOCK_SIZE, check_tokens, token_table
 from .lane import Lane
 from .layout import ELEMENTS, CacheLayout
 from .plan import Plan
@@ -33,16 +34,20 @@ class Shape:
         return tuple(spec for pair in zip(self.plan.keys, self.plan.values, strict=True) for spec in pair)
 
 
-def restore(lane: Lane, deadline: Deadline, namespace: str, shape: Shape, tokens: int) -> list[KVCache]:
-    """Caches that hold the first `tokens` rows of a stored prefix, in the model's own element types.
+def restore(
+    lane: Lane, deadline: Deadline, namespace: str, shape: Shape, ids: Sequence[int]
+) -> list[KVCache]:
+    """Caches that hold the rows of the tokens `ids`, in the model's own element types.
 
     Every array is new, so that a cache may be written to without touching any other.
 
     Raises:
+        OtherTokens: The name stands for other tokens.
         NotStored: It is not there, or not whole, or stored in other formats.
         StoreError: The server refused, answered nonsense, or is not available.
     """
-    _check_stored(lane, deadline, namespace, shape, tokens)
+    tokens = len(ids)
+    _check_stored(lane, deadline, namespace, shape, ids)
     scratch = Scratch()
     landings = [
         landing(side, spec, tokens, scratch)
@@ -52,6 +57,8 @@ def restore(lane: Lane, deadline: Deadline, namespace: str, shape: Shape, tokens
     for start, end in _runs(tokens, max(spec.row_bytes for spec in shape.specs)):
         _fetch(lane, deadline, namespace, shape.specs, landings, start, end)
     arrays = [each.array() for each in landings]
+    # What is still to be computed can be computed by the thread that began it only.
+    mx.eval(arrays)
     return [
         KVCache.from_state((keys, values, tokens))
         for keys, values in zip(arrays[::2], arrays[1::2], strict=True)
@@ -62,31 +69,35 @@ def _pairs(specs: Sequence[LayerSpec]) -> Iterator[tuple[LayerSpec, LayerSpec]]:
     return zip(specs[::2], specs[1::2], strict=True)
 
 
-def _check_stored(lane: Lane, deadline: Deadline, namespace: str, shape: Shape, tokens: int) -> None:
+def _check_stored(lane: Lane, deadline: Deadline, namespace: str, shape: Shape, ids: Sequence[int]) -> None:
     sids = requests.sessions_of(namespace)
     lane.send(("KV.PREFIX.LOOKUP", namespace), deadline)
+    lane.send(("KV.PREFIX.BLOCKS", namespace), deadline)
     for sid in sids:
         lane.send(("V.INFO", sid), deadline)
     hit = lane.receive(deadline)
-    texts = [_text_or_refusal(lane, deadline) for _ in sids]
+    table, *texts = [_reply_or_refusal(lane, deadline) for _ in range(1 + len(sids))]
+    if not isinstance(table, ServerRefused):
+        check_tokens(table, ids)
     if hit != "HIT":
         raise NotStored("not stored")
     for side, text, asked in zip("KV", texts, (shape.plan.keys, shape.plan.values), strict=True):
         if isinstance(text, ServerRefused):
             raise NotStored("dropped a moment ago")
-        info = requests.SessionInfo.parse(text)
-        for layer, (stored, wanted) in enumerate(zip(info.specs, asked, strict=False)):
-            if stored != wanted:
-                raise NotStored(
-                    f"{side} of layer {layer} is stored as {_name(stored)}, asked {_name(wanted)}"
-                )
-        if len(info.specs) != len(asked):
-            raise NotStored(f"stored with {len(info.specs)} layers, asked {len(asked)}")
-        if min(info.rows) < tokens:
-            raise NotStored(f"only {min(info.rows)} of {tokens} rows are stored on the {side} side")
+        _check_side(side, requests.SessionInfo.parse(text), asked, len(ids))
 
 
-def _text_or_refusal(lane: Lane, deadline: Deadline) -> object:
+def _check_side(side: str, info: requests.SessionInfo, asked: Sequence[LayerSpec], tokens: int) -> None:
+    if len(info.specs) != len(asked):
+        raise NotStored(f"stored with {len(info.specs)} layers, asked {len(asked)}")
+    for layer, (stored, wanted) in enumerate(zip(info.specs, asked, strict=True)):
+        if stored != wanted:
+            raise NotStored(f"{side} of layer {layer} is stored as {_name(stored)}, asked {_name(wanted)}")
+    if min(info.rows) < tokens:
+        raise NotStored(f"only {min(info.rows)} of {tokens} rows are stored on the {side} side")
+
+
+def _reply_or_refusal(lane: Lane, deadline: Deadline) -> object:
     try:
         return lane.receive(deadline)
     except ServerRefused as error:
@@ -130,10 +141,10 @@ def publish(
     namespace: str,
     shape: Shape,
     caches: Sequence[Any],
-    tokens: int,
+    ids: Sequence[int],
     prefill_ms: int,
 ) -> int:
-    """Store the first `tokens` rows of caches.
+    """Store the rows of the tokens `ids`, which the caches begin with.
 
     All keys go before all values: a server calls a prefix stored when both sides hold the same layers, so it
     does not do so before the last layer has arrived.
@@ -145,16 +156,16 @@ def publish(
         ServerRefused: The server has another schema under the name, no room, or does not take a value.
         StoreError: The server answered nonsense, or is not available.
     """
-    uniform = shape.plan.uniform
-    lane.send(
-        requests.register(namespace, uniform or shape.plan.keys, shape.plan.values, prefill_ms), deadline
-    )
+    plan, table = shape.plan, token_table(ids)
+    blocks = None if table is None else (BLOCK_SIZE, table)
+    command = requests.register(namespace, plan.uniform or plan.keys, plan.values, prefill_ms, blocks)
+    lane.send(command, deadline)
     lane.receive(deadline)
     stored = 0
     sides = ([cache.keys for cache in caches], [cache.values for cache in caches])
     for sid, arrays in zip(requests.sessions_of(namespace), sides, strict=True):
         for layer, array in enumerate(arrays):
-            stored += _store(lane, deadline, sid, layer, array, tokens)
+            stored += _store(lane, deadline, sid, layer, array, len(ids))
     while lane.pending:
         lane.receive(deadline)
     return stored

@@ -14,7 +14,7 @@ from .admission import Admission
 from .breaker import Breaker
 from .deadline import Clock, Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
-from .errors import StoreError, UnsupportedModel
+from .errors import OtherTokens, StoreError, UnsupportedModel
 from .lane import Lane
 from .link import Link, Work
 from .stats import Stats
@@ -43,6 +43,7 @@ class PionPromptCache:
             ...
 
     The namespace stands for the prefix: it has to differ whenever the model or a token of the prefix does.
+    Token ids are stored too, and compared, so that a name that was kept for other tokens is a miss.
     """
 
     def __init__(
@@ -154,13 +155,16 @@ class PionPromptCache:
             raise RuntimeError("get_or_prefill needs a model")
         ids = [int(token) for token in prefix_token_ids]
         if self._shape is None or not ids:
-            return self._prefill(ids, prompt_progress_callback)
-        restored = self._restore(self._shape, ids, namespace)
+            return self._prefill(ids, prompt_progress_callback)[0]
+        restored, miss = self._restore(self._shape, ids, namespace)
         if restored is not None:
             return restored
-        caches = self._prefill(ids, prompt_progress_callback)
-        if self._admission.admits(namespace):
-            self._publish(self._shape, caches, len(ids), namespace)
+        caches, milliseconds = self._prefill(ids, prompt_progress_callback)
+        if isinstance(miss, OtherTokens):
+            # Its rows would be overwritten one by one while somebody may be reading them.
+            self._stats.last_unpublished = str(miss)
+        elif self._admission.admits(namespace):
+            self._publish(self._shape, caches, ids, namespace, milliseconds)
         else:
             self._stats.add(admission_skips=1)
         return caches
@@ -194,50 +198,58 @@ class PionPromptCache:
         load_kernels(shape.layout, shape.plan)
         return shape
 
-    def _prefill(self, ids: list[int], progress: Progress | None) -> list[Any]:
+    def _prefill(self, ids: list[int], progress: Progress | None) -> tuple[list[Any], float]:
         from .prefill import default_chunk, prefill
 
         begin = self._clock()
         caches = prefill(self.model, ids, self._chunk or default_chunk(), progress)
-        self._stats.last_prefill_ms = self._since(begin)
-        return caches
+        self._stats.last_prefill_ms = milliseconds = self._since(begin)
+        return caches, milliseconds
 
-    def _restore(self, shape: Shape, ids: list[int], namespace: str) -> list[Any] | None:
+    def _restore(
+        self, shape: Shape, ids: list[int], namespace: str
+    ) -> tuple[list[Any] | None, Exception | None]:
         from .prefix import restore
 
         begin = self._clock()
-        caches, reason = self._try(lambda lane, deadline: restore(lane, deadline, namespace, shape, len(ids)))
+        caches, miss = self._try(lambda lane, deadline: restore(lane, deadline, namespace, shape, ids))
         self._stats.add(fetch_ms_total=self._since(begin), hits=caches is not None, misses=caches is None)
-        if caches is None:
-            self._stats.last_miss = reason
-        return caches
+        if miss is not None:
+            self._stats.last_miss = _reason(miss)
+        return caches, miss
 
-    def _publish(self, shape: Shape, caches: list[Any], tokens: int, namespace: str) -> None:
+    def _publish(
+        self, shape: Shape, caches: list[Any], ids: list[int], namespace: str, prefill_ms: float
+    ) -> None:
         from .prefix import publish
 
-        prefill_ms = round(self._stats.last_prefill_ms)
-        begin = self._clock()
-        done, reason = self._try(
-            lambda lane, deadline: publish(lane, deadline, namespace, shape, caches, tokens, prefill_ms)
-        )
-        self._stats.add(store_ms_total=self._since(begin), stores=done is not None)
-        if done is None:
-            self._stats.last_unpublished = reason
-        else:
-            self._admission.forget(namespace)
+        def work(lane: Lane, deadline: Deadline) -> int:
+            return publish(lane, deadline, namespace, shape, caches, ids, round(prefill_ms))
 
-    def _try(self, work: Work[T]) -> tuple[T | None, str]:
-        """Run an exchange. Whatever goes wrong is counted, and means that there is a reason and no result."""
+        begin = self._clock()
+        done, failure = self._try(work)
+        self._stats.add(store_ms_total=self._since(begin), stores=done is not None)
+        if failure is None:
+            self._admission.forget(namespace)
+        else:
+            self._stats.last_unpublished = _reason(failure)
+
+    def _try(self, work: Work[T]) -> tuple[T | None, Exception | None]:
+        """Run an exchange: its result, or what went wrong, which is counted and never raised."""
         try:
-            return self._link.exchange(work), ""
+            return self._link.exchange(work), None
         except StoreError as error:
             self._stats.failed(error)
-            return None, str(error)
+            return None, error
         except Exception as error:
             # A mistake of ours must not end somebody's generation either, but it is not kept quiet.
             _log.exception("the prompt cache failed; prefilling instead")
             self._stats.failed(error)
-            return None, f"{type(error).__name__}: {error}"
+            return None, error
 
     def _since(self, begin: float) -> float:
         return (self._clock() - begin) * 1000
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"

@@ -10,6 +10,8 @@ from .errors import BadReply
 
 Name = str | bytes
 Command = Sequence[Word]
+Blocks = tuple[int, bytes]
+"""Tokens that one hash stands for, and the hashes, 8 bytes each."""
 
 
 def as_bytes(name: Name) -> bytes:
@@ -35,13 +37,19 @@ def register(
     keys: LayerSpec | Sequence[LayerSpec],
     values: Sequence[LayerSpec] | None = None,
     prefill_ms: int | None = None,
+    blocks: Blocks | None = None,
 ) -> Command:
     """`KV.PREFIX.REGISTER`, uniform for one spec and with schemas for two lists of them."""
-    cost: Command = () if prefill_ms is None else ("PREFILL_MS", prefill_ms)
+    options: list[Word] = []
+    if blocks is not None:
+        size, hashes = blocks
+        options += ["BLOCKS", size, len(hashes) // 8, hashes]
+    if prefill_ms is not None:
+        options += ["PREFILL_MS", prefill_ms]
     if isinstance(keys, LayerSpec):
-        return ("KV.PREFIX.REGISTER", as_bytes(namespace), keys.dim, keys.format, *cost)
+        return ("KV.PREFIX.REGISTER", as_bytes(namespace), keys.dim, keys.format, *options)
     schemas = ("SCHEMA", "K", *_schema(keys), "V", *_schema(values or keys))
-    return ("KV.PREFIX.REGISTER", as_bytes(namespace), *schemas, *cost)
+    return ("KV.PREFIX.REGISTER", as_bytes(namespace), *schemas, *options)
 
 
 def store(sid: Name, layer: int, start: int, count: int, rows: memoryview, form: str) -> Command:
@@ -61,7 +69,8 @@ def _schema(specs: Sequence[LayerSpec]) -> Command:
 
 def _spec(spec: LayerSpec) -> str:
     rope = f",rope={spec.rope}" if spec.rope else ""
-    return f"fmt={spec.format},dim={spec.dim}{rope}"
+    head = f",head={spec.head_dim}" if spec.head_dim else ""
+    return f"fmt={spec.format},dim={spec.dim}{rope}{head}"
 
 
 def read_lines(reply: object) -> dict[str, str]:
@@ -104,6 +113,7 @@ class SessionInfo:
                     lines.get(f"layer_{layer}_fmt", name),
                     int(lines.get(f"layer_{layer}_dim", dim)),
                     int(lines.get(f"layer_{layer}_rope", 0)),
+                    int(lines.get(f"layer_{layer}_head", 0)),
                 )
                 for layer in layers
             )

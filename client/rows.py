@@ -69,9 +69,11 @@ class _Verbatim:
         pass
 
     def array(self) -> mx.array:
+        rows = self._rows.view(DTYPES[self._stored])
+        if self._stored is not self._side.element:
+            rows = rows.astype(DTYPES[self._side.element])
         # A view with other strides: the cache copies its buffer at the first token anyway, to let it grow.
-        array = self._rows.view(DTYPES[self._stored]).transpose(1, 0, 2)[None]
-        return array.astype(DTYPES[self._side.element])
+        return rows.transpose(1, 0, 2)[None]
 
 
 class _Packed:

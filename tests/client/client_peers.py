@@ -152,8 +152,9 @@ class Proxy:
         """Hand on what the server said; False ends the connection."""
         fault = self.fault
         whole = len(data) if fault is None else max(0, min(len(data), fault.after - self.passed))
-        client.sendall(data[:whole])
+        # Counted first: once the client has the bytes, the test may look at the count.
         self.passed += whole
+        client.sendall(data[:whole])
         rest = data[whole:]
         if not rest or fault is None:
             return True

@@ -70,6 +70,17 @@ def test_what_cannot_be_stored_is_refused_before_anything_runs() -> None:
         make_plan(layout(1), "fp16", -1)
 
 
+def test_a_format_by_head_is_told_where_a_head_ends() -> None:
+    plan = make_plan(layout(2), "qserve4")
+    assert plan.keys == (LayerSpec("qserve4", 64, head_dim=32),) * 2
+    assert plan.uniform is None
+
+
+def test_a_format_that_rotates_needs_more_than_a_name() -> None:
+    with pytest.raises(FormatError, match="rope"):
+        make_plan(layout(2), "bf16_rope_fp8_body")
+
+
 def test_sides_of_different_shapes_have_no_uniform_schema() -> None:
     wide = SideLayout(2, 64, Element.F16)
     plan = make_plan((LayerLayout(wide, SIDE[Element.F16]),))
@@ -105,6 +116,9 @@ def test_commands_are_written_as_the_wire_contract_says() -> None:
     assert requests.register(b"n", mixed[:1], mixed[1:]) == (
         "KV.PREFIX.REGISTER", b"n", "SCHEMA", "K", 1, texts[0], "V", 1, texts[1],
     )  # fmt: skip
+    assert requests.create("s", [LayerSpec("qserve4", 64, head_dim=32)])[-1] == "fmt=qserve4,dim=64,head=32"
+    blocks = ("BLOCKS", 1, 2, bytes(16))
+    assert requests.register("n", fp16, None, 5, (1, bytes(16)))[4:] == (*blocks, "PREFILL_MS", 5)
     rows = memoryview(b"")
     assert requests.store("s", 1, 2, 3, rows, "F32") == ("V.STOREBATCH", b"s", 1, 2, 3, rows)
     assert requests.store("s", 1, 2, 3, rows, "BF16") == ("V.STOREBATCH", b"s", 1, 2, 3, rows, "FMT", "BF16")
@@ -116,6 +130,8 @@ def test_session_info_is_read_from_both_kinds_of_text() -> None:
     assert SessionInfo.parse(uniform) == SessionInfo((LayerSpec("fp16", 8),) * 2, (0, 5))
     mixed = uniform + b"layer_0_dim:4\r\nlayer_0_fmt:int8\r\n"
     assert SessionInfo.parse(mixed).specs == (LayerSpec("int8", 4), LayerSpec("fp16", 8))
+    by_head = uniform + b"layer_0_fmt:qserve4\r\nlayer_0_dim:64\r\nlayer_0_head:32\r\nlayer_0_rope:0\r\n"
+    assert SessionInfo.parse(by_head).specs[0] == LayerSpec("qserve4", 64, head_dim=32)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_refusals_carry_their_code_and_leave_the_client_usable(client: StoreClie
     assert caught.value.code == "ERR"
     with pytest.raises(ServerRefused, match="not a multiple of 32"):
         client.create(namespace + "x", LayerSpec("mlx4g32", 33))
-    with pytest.raises(ServerRefused, match="beyond the format"):
+    with pytest.raises(ServerRefused, match="beyond"):
         client.store(namespace, 0, 0, numbers(1) * 1e9)
     with pytest.raises(BadReply, match="something else than rows"):
         client.fetch_range(namespace, 0, 0, 1)
