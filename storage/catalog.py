@@ -18,6 +18,7 @@ from .errors import CatalogCorrupt, DirectoryError, NoSpace, StoreClosed
 from .files import FULL
 from .names import key_of
 from .records import Counters, NamespaceRecord, PageRecord, SessionRecord
+from .spares import Freed
 
 T = TypeVar("T")
 
@@ -162,7 +163,7 @@ class Writer(Reader):
     def __init__(self, catalog: Catalog, txn: Any) -> None:
         super().__init__(catalog, txn)
         self.totals = self.counters()
-        self.freed: list[int] = []
+        self.freed: list[Freed] = []
 
     @property
     def generation(self) -> int:
@@ -227,11 +228,11 @@ class Catalog:
         path: The environment's directory; made when missing.
         map_bytes: Address space reserved at first; doubled whenever a write does not fit.
         synced: Whether each commit reaches the disk before it returns.
-        release: Called after a commit with the pages it freed.
+        release: Called after a commit with the pages it freed, and `reuse`.
     """
 
     def __init__(
-        self, path: Path, map_bytes: int, *, synced: bool, release: Callable[[list[int]], None]
+        self, path: Path, map_bytes: int, *, synced: bool, release: Callable[[list[Freed], bool], None]
     ) -> None:
         self._path = path
         self._data = path / "data.mdb"
@@ -273,11 +274,15 @@ class Catalog:
         except lmdb.Error as error:
             raise CatalogCorrupt(str(error)) from error
 
-    def write(self, change: Callable[[Writer], T]) -> T:
+    def write(self, change: Callable[[Writer], T], *, reuse: bool = False) -> T:
         """Run `change` in the write transaction and commit.
 
         `change` may run more than once (when the map has to grow), so it must not touch anything but its
         writer. An exception from it aborts the transaction.
+
+        Args:
+            change: Makes the changes.
+            reuse: Whether pages that this frees are likely to be wanted for the next write.
 
         Raises:
             NoSpace: The file system is full; nothing changed.
@@ -302,7 +307,7 @@ class Catalog:
                     raise NoSpace("the catalog") from error
                 raise CatalogCorrupt(str(error)) from error
             if writer.freed:
-                self._release(writer.freed)
+                self._release(writer.freed, reuse)
             return result
 
     @property

@@ -28,8 +28,8 @@ import xxhash
 
 from .catalog import CHECKPOINT_BEGUN, Catalog, Reader, Writer
 from .errors import DirectoryError, NoSpace
-from .files import FULL, sync_file, sync_path, write_durably
-from .open_pages import page_path
+from .files import FULL, sync_directory, sync_file, sync_file_at, write_durably
+from .page import page_path
 
 FILE = "checkpoint"
 _LOCK = "checkpoint.lock"
@@ -131,9 +131,9 @@ class Checkpointer:
         found = self._round
         assert found is not None
         for key in found.marks:
-            sync_path(page_path(self._pages, int.from_bytes(key, "big")))
+            sync_file_at(page_path(self._pages, int.from_bytes(key, "big")))
         if found.marks:
-            sync_path(self._pages)
+            sync_directory(self._pages)
         self._catalog.sync()
         body = _MAGIC + struct.pack("<Q", found.number) + found.metas
         write_durably(self._file, body + _SEAL.pack(xxhash.xxh3_64_intdigest(body)))

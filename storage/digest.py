@@ -45,6 +45,15 @@ def pieces_over(reader: Reader, page: int, region: int, start: int, end: int) ->
             yield row, rows, digest
 
 
+def filled_rows(reader: Reader, page: int) -> dict[int, int]:
+    """How far each region of a page was written."""
+    filled: dict[int, int] = {}
+    for key, value in reader.scan("digests", prefix=page.to_bytes(8, "big")):
+        _, region, row = KEY.unpack(key)
+        filled[region] = row + _VALUE.unpack(value)[0]
+    return filled
+
+
 def _floor(reader: Reader, page: int, region: int, row: int) -> int:
     """First row of the piece that begins at or before `row`, or `row`."""
     key = reader.at_or_before("digests", KEY.pack(page, region, row))

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import DirectoryError
-from .open_pages import page_path
 
 
 class Directory:
@@ -96,7 +95,7 @@ class Directory:
             if writer not in living:
                 living[writer] = writer not in dead and (self._writers / f"{writer:08x}").exists()
             if not living[writer] and not is_named(page):
-                page_path(self.pages, page).unlink(missing_ok=True)
+                os.unlink(entry.path)
                 removed += 1
         for writer in dead:
             (self._writers / f"{writer:08x}").unlink(missing_ok=True)

@@ -25,17 +25,23 @@ def sync_file(fd: int) -> None:
         os.fdatasync(fd)
 
 
-def sync_path(path: Path) -> bool:
-    """Bring a file or the entries of a directory to the disk; False when it is gone."""
-    try:
+def sync_file_at(path: str) -> None:
+    """Bring a file's bytes to the disk, if it is still there."""
+    with contextlib.suppress(FileNotFoundError):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        try:
+            sync_file(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Bring the names in a directory to the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd) if path.is_dir() else sync_file(fd)
+        os.fsync(fd)
     finally:
         os.close(fd)
-    return True
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -46,14 +52,14 @@ def write_durably(path: Path, data: bytes) -> None:
         file.flush()
         sync_file(file.fileno())
     fresh.rename(path)
-    sync_path(path.parent)
+    sync_directory(path.parent)
 
 
 def remove_durably(path: Path) -> None:
     """Remove a file, if it is there, so that it does not come back after a crash."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
-        sync_path(path.parent)
+        sync_directory(path.parent)
 
 
 def boot_id() -> str:

@@ -19,8 +19,8 @@ from .catalog import Writer
 from .digest import Piece, encode_piece, piece_rows
 from .engine import Engine
 from .errors import Stale, WriteClosed
-from .files import sync_file, sync_path
-from .open_pages import OpenPage, Tail, charge_of
+from .files import sync_directory, sync_file
+from .open_pages import OpenPage, Tail
 from .options import Durability
 from .page import region_key
 from .units import open_unit, refresh
@@ -55,7 +55,7 @@ class PageWrite(ABC):
         self._region = region_key(layer, side)
         self._reserved = page.cost(layer, side, count)
         self._page_row = page.reserve(layer, side, count)
-        self._charge = charge_of(self._page_row, count, self._row_bytes)
+        self._charge = page.charge(layer, side, self._page_row, count)
         self._base = page.layout.offset(layer, side)
         self._open = True
         self._done = 0
@@ -145,9 +145,14 @@ class PageWrite(ABC):
             raise WriteClosed
         self._sync_page()
 
+    @abstractmethod
+    def _check(self, writer: Writer) -> None:
+        """Raises when what was to be written to is not there any more."""
+
     def _publish(self, writer: Writer) -> int:
+        self._check(writer)
         page = self._page
-        first = 0 if writer.page(page.number) is not None else page.layout.header_bytes
+        first = 0 if writer.page(page.number) is not None else page.base
         if first and page.published and not os.fstat(page.fd).st_nlink:
             raise Stale(self._name)
         self._engine.check_quarantine(writer, self._unit)
@@ -172,7 +177,7 @@ class PageWrite(ABC):
         if self._engine.options.durability is Durability.ALWAYS:
             sync_file(self._page.fd)
             if not self._page.published:
-                sync_path(self._engine.pages.directory)
+                sync_directory(self._engine.pages.directory)
 
     def _first_tail(self) -> Tail:
         """The piece to go on with: the region's last one when these rows follow it and it is not full."""
@@ -230,7 +235,7 @@ def commit(engine: Engine, writes: Sequence[PageWrite]) -> list[int]:
     try:
         for write in writes:
             write._finish()
-        generations = engine.catalog.write(publish)
+        generations = engine.catalog.write(publish, reuse=True)
     except BaseException:
         for write in writes:
             write.abort()

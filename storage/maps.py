@@ -6,6 +6,7 @@ POSIX.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from collections import OrderedDict
@@ -17,8 +18,7 @@ import xxhash
 from .digest import Piece
 from .errors import NoHandles, PageCorrupt, PageGone
 from .files import NO_HANDLES
-from .open_pages import page_path
-from .page import BLOCK, BadHeader, PageLayout, parse_header, region_key
+from .page import BLOCK, BadHeader, PageLayout, page_path, parse_header, region_key
 from .reaper import Reaper
 
 Pieces = Callable[[int, int, int, int], list[Piece]]
@@ -157,10 +157,12 @@ class PageMaps:
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
+                    # The map keeps the handle, and with it the lock: see spares.py.
+                    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
                 finally:
                     os.close(fd)
-            except FileNotFoundError:
+            except (FileNotFoundError, BlockingIOError):
                 raise PageGone(page) from None
             except ValueError as error:
                 raise PageCorrupt(page, "an empty file") from error

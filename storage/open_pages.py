@@ -7,25 +7,18 @@ same page, and an unnamed file tells whose it is. Published page rows are never 
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import xxhash
 
 from .errors import DirectoryError, NoHandles, NoSpace, PageCorrupt
 from .files import FULL, NO_HANDLES
-from .page import PageLayout, align, region_key
-
-
-def page_path(directory: Path, page: int) -> Path:
-    """The file of a page."""
-    return directory / f"{page:016x}"
-
-
-def charge_of(row: int, count: int, row_bytes: int) -> int:
-    """Bytes of disk that rows of a region take: the blocks that begin in them."""
-    return align((row + count) * row_bytes) - align(row * row_bytes)
+from .page import PageLayout, align, page_path, region_key
+from .spares import Freed, Spare, Spares
 
 
 class Tail:
@@ -50,6 +43,7 @@ class OpenPage:
     Attributes:
         number: The page's number.
         layout: Where its regions lie.
+        base: Bytes it takes before any row is written: its header, or what a spare file has already.
         published: Whether the catalog has ever named it.
         doomed: Whether the catalog named it and does no more.
         pending: Writes under way in it.
@@ -58,8 +52,10 @@ class OpenPage:
     """
 
     __slots__ = (
+        "_blocks",
         "_fill",
         "_length",
+        "base",
         "current",
         "doomed",
         "fd",
@@ -70,17 +66,19 @@ class OpenPage:
         "tails",
     )
 
-    def __init__(self, number: int, layout: PageLayout, fd: int) -> None:
+    def __init__(self, number: int, layout: PageLayout, fd: int, spare: Spare | None = None) -> None:
         self.number = number
         self.layout = layout
         self.fd = fd
+        self.base = layout.header_bytes if spare is None else spare.bytes
+        self._blocks = {} if spare is None else spare.fill
         self.published = False
         self.doomed = False
         self.pending = 0
         self.current = 0
         self.tails: dict[int, Tail] = {}
         self._fill: dict[int, int] = {}
-        self._length = 0
+        self._length = 0 if spare is None else os.fstat(fd).st_size
 
     def free_rows(self, layer: int, side: int) -> int:
         """Rows that can still be reserved in a region."""
@@ -103,10 +101,16 @@ class OpenPage:
             self._fill[region] = row
 
     def cost(self, layer: int, side: int, count: int) -> int:
-        """Bytes of disk that the next `count` rows of a region take, the header with the first of a page."""
+        """Bytes of disk that the next `count` rows of a region take, with `base` for the first of a page."""
         row = self._fill.get(region_key(layer, side), 0)
-        charge = charge_of(row, count, self.layout.row_bytes(layer, side))
-        return charge if self.published else charge + self.layout.header_bytes
+        charge = self.charge(layer, side, row, count)
+        return charge if self.published else charge + self.base
+
+    def charge(self, layer: int, side: int, row: int, count: int) -> int:
+        """Bytes of disk that rows of a region take: the blocks that begin in them and are not there yet."""
+        there = self._blocks.get(region_key(layer, side), 0)
+        row_bytes = self.layout.row_bytes(layer, side)
+        return align(max(row + count, there) * row_bytes) - align(max(row, there) * row_bytes)
 
     def extend(self, length: int) -> None:
         """Make the file at least this long; holes take no space."""
@@ -148,14 +152,17 @@ class OpenPages:
         directory: Where page files are; also an attribute.
         writer: This process' writer number.
         limit: Pages kept open.
+        remove: Removes a page file.
     """
 
-    def __init__(self, directory: Path, writer: int, limit: int) -> None:
+    def __init__(self, directory: Path, writer: int, limit: int, remove: Callable[[str], None]) -> None:
         self.directory = directory
         self._next = writer << 32
         self._limit = limit
+        self._remove = remove
         self._current: OrderedDict[tuple[bytes, int], OpenPage] = OrderedDict()
         self._pages: dict[int, OpenPage] = {}
+        self._spares = Spares(self._rename, lambda number: remove(page_path(directory, number)))
 
     def current(self, unit: bytes, side: int) -> OpenPage | None:
         """The page that rows of this side are appended to, if one is open."""
@@ -172,18 +179,8 @@ class OpenPages:
             NoHandles: The process may open no more files.
             DirectoryError: The file cannot be made.
         """
-        number = self._next
-        self._next += 1
-        path = page_path(self.directory, number)
-        fd = self._open(path)
-        page = OpenPage(number, layout, fd)
-        try:
-            page.write(memoryview(layout.encode(number)), 0)
-        except BaseException:
-            os.close(fd)
-            path.unlink(missing_ok=True)
-            raise
-        self._pages[number] = page
+        page = self._from_spare(layout) or self._new_file(layout)
+        self._pages[page.number] = page
         for side in layout.sides:
             self._retire((unit, side))
             self._current[unit, side] = page
@@ -201,18 +198,32 @@ class OpenPages:
         page.pending -= 1
         self._close_if_idle(page)
 
-    def forget(self, number: int) -> bool:
-        """The catalog no longer names the page. Whether its file may go now: no write in it is under way."""
+    def release(self, freed: Freed, *, reuse: bool) -> None:
+        """The catalog no longer names a page: its file goes, or is kept to be written again."""
+        self.forget(freed.number)
+        if freed.number in self._pages:
+            # A write in it is under way: it goes when that ends, unless that names it again.
+            return
+        path = page_path(self.directory, freed.number)
+        if not (reuse and self._spares.offer(path, freed)):
+            self._remove(path)
+
+    def forget(self, number: int) -> None:
+        """Append no more to a page, since the catalog does not name it."""
         page = self._pages.get(number)
         if page is None:
-            return True
+            return
         page.doomed = True
         if page.current:
             for key in [key for key, current in self._current.items() if current is page]:
                 del self._current[key]
             page.current = 0
-        self._close_if_idle(page)
-        return page.pending == 0
+        if not page.pending:
+            self._close(page)
+
+    def tick(self) -> None:
+        """Let go of spare files that nobody wanted."""
+        self._spares.tick()
 
     def close(self) -> None:
         """Close every file. Pages that were never published are removed."""
@@ -220,12 +231,41 @@ class OpenPages:
         for page in list(self._pages.values()):
             page.pending = page.current = 0
             self._close_if_idle(page)
+        self._spares.close()
 
     def discard(self, page: OpenPage) -> None:
         """A page was made, but no write to it came about."""
         self._close_if_idle(page)
 
-    def _open(self, path: Path) -> int:
+    def _from_spare(self, layout: PageLayout) -> OpenPage | None:
+        spare = self._spares.take(layout)
+        return None if spare is None else OpenPage(spare.number, layout, spare.fd, spare)
+
+    def _new_file(self, layout: PageLayout) -> OpenPage:
+        number = self._new_number()
+        path = page_path(self.directory, number)
+        page = OpenPage(number, layout, self._open(path))
+        # Held as long as the file is open: nobody may take it for a spare. See spares.py.
+        fcntl.flock(page.fd, fcntl.LOCK_SH)
+        try:
+            page.write(memoryview(layout.encode(number)), 0)
+        except BaseException:
+            os.close(page.fd)
+            os.unlink(path)
+            raise
+        return page
+
+    def _new_number(self) -> int:
+        number = self._next
+        self._next += 1
+        return number
+
+    def _rename(self, path: str) -> int:
+        number = self._new_number()
+        os.rename(path, page_path(self.directory, number))
+        return number
+
+    def _open(self, path: str) -> int:
         while True:
             try:
                 return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -245,10 +285,12 @@ class OpenPages:
             self._close_if_idle(page)
 
     def _close_if_idle(self, page: OpenPage) -> None:
-        if page.pending or page.current:
+        if page.pending or page.current or page.number not in self._pages:
             return
-        if self._pages.pop(page.number, None) is None:
-            return
-        os.close(page.fd)
+        self._close(page)
         if page.doomed or not page.published:
-            page_path(self.directory, page.number).unlink(missing_ok=True)
+            self._remove(page_path(self.directory, page.number))
+
+    def _close(self, page: OpenPage) -> None:
+        del self._pages[page.number]
+        os.close(page.fd)

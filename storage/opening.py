@@ -12,10 +12,11 @@ from .directory import Directory
 from .engine import Engine
 from .errors import DirectoryError
 from .maps import PageMaps
-from .open_pages import OpenPages, page_path
+from .open_pages import OpenPages
 from .options import Durability, StoreOptions
 from .reaper import Reaper
 from .recovery import join, mark_closed, recover, settle
+from .spares import Freed
 
 
 def open_engine(path: Path, options: StoreOptions, clock: Callable[[], float], boot: str) -> Engine:
@@ -56,11 +57,10 @@ def close_engine(engine: Engine) -> None:
 def _assemble(
     directory: Directory, options: StoreOptions, clock: Callable[[], float], rolled_back: bool
 ) -> Engine:
-    def release(numbers: list[int]) -> None:
-        for number in numbers:
-            maps.drop(number)
-            if pages.forget(number):
-                reaper.unlink(page_path(directory.pages, number))
+    def release(freed: list[Freed], reuse: bool) -> None:
+        for page in freed:
+            maps.drop(page.number)
+            pages.release(page, reuse=reuse)
 
     reaper = Reaper()
     synced = options.durability is Durability.ALWAYS
@@ -74,7 +74,7 @@ def _assemble(
         directory.become_writer(number)
         with catalog.snapshot() as reader:
             directory.sweep(lambda page: reader.get("pages", page.to_bytes(8, "big")) is not None)
-        pages = OpenPages(directory.pages, number, options.max_open_pages)
+        pages = OpenPages(directory.pages, number, options.max_open_pages, reaper.unlink)
         maps = PageMaps(directory.pages, options.max_maps, _pieces_of(catalog), reaper)
         if rolled_back:
             catalog.write(lambda writer: settle(writer, directory.pages))

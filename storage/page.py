@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from pathlib import Path
 
 import xxhash
 
@@ -43,6 +44,11 @@ class BadHeader(ValueError):
 def align(length: int) -> int:
     """Round up to whole blocks."""
     return (length + BLOCK - 1) // BLOCK * BLOCK
+
+
+def page_path(directory: Path, page: int) -> str:
+    """The file of a page, as a string: pages come and go too often for path objects."""
+    return f"{directory}/{page:016x}"
 
 
 def region_key(layer: int, side: int) -> int:

@@ -9,10 +9,11 @@ from typing import NamedTuple, TypeVar
 
 from pionkv.kernels.formats import LayerSpec
 
+from .catalog import Writer
 from .engine import Engine
 from .errors import BadRange, PageCorrupt, PageGone, RowsNotStored, Stale
 from .extents import Extents, slice_rows
-from .open_pages import page_path
+from .page import page_path
 from .quarantine import quarantine
 from .records import SessionRecord
 
@@ -97,13 +98,33 @@ def locate(engine: Engine, sid: bytes, layer: int, start: int, end: int) -> list
         with engine.catalog.snapshot() as reader:
             session = engine.session(reader, sid)
         _map_layer(engine, session, layer, select)
+        extents = select(session, layer) or ()
+        _lend(engine, {extent[0] for extent in extents})
         found = []
-        for page, row, count in select(session, layer) or ():
+        for page, row, count in extents:
             _, low, high = engine.maps.locate(page, layer, session.side, row, count)
-            found.append(Location(page_path(engine.directory.pages, page), low, high - low))
+            found.append(Location(Path(page_path(engine.directory.pages, page)), low, high - low))
         return found or None
 
     return _guarded(engine, (sid,), attempt)
+
+
+def _lend(engine: Engine, pages: set[int]) -> None:
+    """Note that clients may map these pages. Raises `PageGone` when one has gone meanwhile."""
+    with engine.catalog.snapshot() as reader:
+        lent = {page: record.lent for page in pages if (record := reader.page(page)) is not None}
+    if all(lent.get(page) for page in pages):
+        return
+
+    def note(writer: Writer) -> None:
+        for page in pages:
+            record = writer.page(page)
+            if record is None:
+                raise PageGone(page)
+            record.lent = True
+            writer.put_page(page, record)
+
+    engine.catalog.write(note)
 
 
 def _range(start: int, end: int) -> Select:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import queue
 import threading
-from pathlib import Path
 
 LARGE_BYTES = 16 << 20
 """Smaller ones are freed at once, which takes less than a millisecond."""
@@ -19,17 +18,17 @@ class Reaper:
         self._queue: queue.SimpleQueue[int | memoryview | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: str) -> None:
         """Remove a file, if it is there: its name at once, its blocks when the thread comes to it."""
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_blocks * 512 >= LARGE_BYTES:
+            holder = -1
+            if os.stat(path).st_blocks * 512 >= LARGE_BYTES:
                 # The blocks of a file that is open go when it is closed.
                 with contextlib.suppress(OSError):
                     holder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                    path.unlink()
-                    self._put(holder)
-                    return
-            path.unlink()
+            os.unlink(path)
+            if holder >= 0:
+                self._put(holder)
 
     def drop(self, view: memoryview) -> None:
         """Take over a reference to a map: it is unmapped unless someone has another."""

@@ -198,14 +198,21 @@ _namespace_numbers = attrgetter(*(field.name for field in fields(NamespaceRecord
 
 @dataclass(slots=True)
 class PageRecord:
-    """A page file: how many sessions (or states) name it, and the bytes it takes on disk."""
+    """A page file.
+
+    Attributes:
+        refs: How many sessions and states name it.
+        bytes: Disk it takes.
+        lent: Whether clients were told where it is, and may have it mapped.
+    """
 
     refs: int
     bytes: int
+    lent: bool = False
 
     def encode(self) -> Raw:
         """The stored form."""
-        return _seal(_PAGE.pack(self.refs, self.bytes))
+        return _seal(_PAGE.pack(self.refs, self.bytes, self.lent))
 
     @classmethod
     def decode(cls, raw: Raw) -> Self:
@@ -213,7 +220,7 @@ class PageRecord:
         return cls(*_PAGE.unpack(_unseal(raw)))
 
 
-_PAGE = struct.Struct("<QQ")
+_PAGE = struct.Struct("<QQ?")
 
 
 @dataclass(slots=True)

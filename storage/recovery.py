@@ -8,6 +8,7 @@ directory was open.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 from .catalog import Writer
@@ -15,8 +16,8 @@ from .checkpoint import FILE, roll_back
 from .directory import Directory
 from .errors import DirectoryError
 from .files import remove_durably, write_durably
-from .open_pages import page_path
 from .options import Durability
+from .page import page_path
 from .quarantine import units_of
 from .records import SessionRecord, StateRecord
 from .units import drop_unit
@@ -77,7 +78,7 @@ def settle(writer: Writer, pages: Path) -> int:
     writer.totals.generation_base += _GENERATIONS
     keys = (key for key, _ in writer.scan("pages"))
     numbers = (int.from_bytes(key, "big") for key in keys)
-    gone = {number for number in numbers if not page_path(pages, number).exists()}
+    gone = {number for number in numbers if not os.path.exists(page_path(pages, number))}
     if not gone:
         return 0
     units = {

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .catalog import Writer
+from .digest import filled_rows
 from .records import PageRecord
+from .spares import Freed
 
 
 def charge(writer: Writer, page: int, count: int) -> None:
@@ -53,8 +55,9 @@ def release(writer: Writer, page: int) -> None:
     key = page.to_bytes(8, "big")
     writer.delete("pages", key)
     writer.delete("unsynced", key)
+    fill = filled_rows(writer, page)
     delete_prefix(writer, "digests", key)
-    writer.freed.append(page)
+    writer.freed.append(Freed(page, record.bytes, record.lent, fill))
 
 
 def delete_prefix(writer: Writer, table: str, prefix: bytes) -> int:

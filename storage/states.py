@@ -10,8 +10,8 @@ from .engine import Engine
 from .errors import BadRange, PageCorrupt, PageGone
 from .filling import PageWrite
 from .names import K_SUFFIX, unit_of_namespace
-from .open_pages import OpenPage, charge_of
-from .page import PageKind, PageLayout
+from .open_pages import OpenPage
+from .page import PageKind, PageLayout, align
 from .quarantine import quarantine
 from .records import NamespaceRecord, StateRecord
 from .units import open_unit, refresh_or_remove
@@ -31,6 +31,9 @@ class StateWrite(PageWrite):
         super().__init__(engine, unit_of_namespace(namespace), namespace, page, 0, 0, length)
         self._number = number
         self._now = engine.clock()
+
+    def _check(self, writer: Writer) -> None:
+        """A state makes its namespace if need be."""
 
     def _name_rows(self, writer: Writer) -> int:
         record = open_unit(writer, self._unit, self._now)
@@ -57,7 +60,7 @@ def begin(engine: Engine, namespace: bytes, number: int, length: int) -> StateWr
     with engine.catalog.snapshot() as reader:
         engine.check_quarantine(reader, unit)
         stored = reader.counters().bytes
-    engine.reserve(unit, layout.header_bytes + charge_of(0, length, 1), stored)
+    engine.reserve(unit, layout.header_bytes + align(length), stored)
     page = engine.pages.create(unit, layout)
     try:
         return StateWrite(engine, namespace, page, number, length)

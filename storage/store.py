@@ -117,6 +117,7 @@ class Store:
         self.keyspace.sweep()
         self._drop_freed_maps()
         self._compact()
+        engine.pages.tick()
         if engine.options.durability is Durability.EVERYSEC:
             engine.checkpoints.tick()
 

@@ -10,8 +10,8 @@ from .errors import BadRange, Gap, LayerLimit, RowLimit, Stale, UnknownSession
 from .extents import splice
 from .filling import PageWrite
 from .names import sids_of
-from .open_pages import OpenPage, charge_of
-from .page import PageKind, PageLayout
+from .open_pages import OpenPage
+from .page import PageKind, PageLayout, align
 from .records import SessionRecord
 from .units import replace_session
 
@@ -52,15 +52,19 @@ class Write(PageWrite):
         self.layer = layer
         self.start = start
 
-    def _name_rows(self, writer: Writer) -> int:
+    def _check(self, writer: Writer) -> None:
         session = writer.session(self.sid)
         if session is None:
             raise UnknownSession(self.sid)
         if session.slot != self._slot:
             raise Stale(self.sid)
-        rows = session.rows_in(self.layer)
-        if self.start > rows:
-            raise Gap(self.layer, rows, self.start)
+        if self.start > session.rows_in(self.layer):
+            raise Gap(self.layer, session.rows_in(self.layer), self.start)
+
+    def _name_rows(self, writer: Writer) -> int:
+        session = writer.session(self.sid)
+        if session is None:
+            raise UnknownSession(self.sid)
         run = (self._page.number, self._page_row, self.count)
         extents = splice(session.extents_of(self.layer), self.start, run)
         replace_session(writer, session, session.with_layer(self.layer, extents, writer.generation))
@@ -90,7 +94,7 @@ def page_for(engine: Engine, session: SessionRecord, layer: int, count: int) -> 
     if page is not None:
         needed = page.cost(layer, session.side, count)
     else:
-        needed = layout.header_bytes + charge_of(0, count, session.schema.row_bytes(layer))
+        needed = layout.header_bytes + align(count * session.schema.row_bytes(layer))
     engine.reserve(session.unit, needed, stored)
     if page is not None and page.number in engine.pages:
         return page

@@ -190,11 +190,13 @@ def test_under_always_bytes_are_synced_before_the_commit_that_names_them(open_st
     calls = []
     catalog = driver.store._engine.catalog
     write = catalog.write
-    for module, name in (("filling", "sync_file"), ("filling", "sync_path")):
+    for module, name in (("filling", "sync_file"), ("filling", "sync_directory")):
         monkeypatch.setattr(f"pionkv.storage.{module}.{name}", lambda what, name=name: calls.append(name))
-    monkeypatch.setattr(catalog, "write", lambda change: calls.append("commit") or write(change))
+    monkeypatch.setattr(
+        catalog, "write", lambda change, **how: calls.append("commit") or write(change, **how)
+    )
     driver.put(b"s", 0, 0, bytes(ROW))
-    assert calls == ["sync_file", "sync_path", "commit"]
+    assert calls == ["sync_file", "sync_directory", "commit"]
 
 
 @pytest.mark.parametrize("closed", [True, False])

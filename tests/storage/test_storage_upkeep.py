@@ -63,9 +63,9 @@ def test_a_removed_file_is_gone_at_once_and_its_blocks_soon(tmp_path, size):
     path = tmp_path / "file"
     path.write_bytes(b"x" * size)
     handles = len(os.listdir("/dev/fd"))
-    reaper.unlink(path)
+    reaper.unlink(str(path))
     assert not path.exists()
-    reaper.unlink(path)
+    reaper.unlink(str(path))
     reaper.close()
     reaper.close()
     assert len(os.listdir("/dev/fd")) == handles
