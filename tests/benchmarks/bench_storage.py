@@ -27,6 +27,7 @@ SCHEMA = Schema.uniform(SPEC)
 ROW = SPEC.row_bytes
 MIB = 1 << 20
 MANY = 100_000
+LOOKUPS = 4000
 # The page cache is part of what is measured, the disk is not: nothing is synced while a clock runs.
 OPTIONS = StoreOptions(durability=Durability.NONE)
 
@@ -127,6 +128,30 @@ def appends(folder: Path) -> list[Row]:
     return rows
 
 
+def overwrites(folder: Path) -> list[Row]:
+    """The same rows stored again and again, as a client that repeats itself does."""
+    data = memoryview(np.random.default_rng(2).bytes(MIB))
+    store = Store.open(folder / "overwrite", OPTIONS)
+    store.create_session(b"s", SCHEMA)
+    put(store, b"s", 0, 0, data)
+
+    def plain_file() -> None:
+        path = folder / "plain"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        os.pwrite(fd, data, 0)
+        os.close(fd)
+        path.unlink()
+
+    arms = {"ours": lambda: put(store, b"s", 0, 0, data), "file": plain_file}
+    seconds = interleaved(arms, 100, warm_up=3)
+    assert bytes(store.rows(b"s", 0, 0, MIB // ROW).parts[0]) == data
+    store.close()
+    peer = ("a new file, removed", seconds["file"])
+    return [
+        rate_row("overwrite 1 MB, the freed file written again", "GB/s", MIB / 1e9, seconds["ours"], peer)
+    ]
+
+
 def each(call: Callable[[int], object], count: int) -> float:
     """Seconds a call takes, on average."""
     begin = time.perf_counter()
@@ -184,30 +209,31 @@ def small_appends_and_reads(folder: Path) -> list[Row]:
 
 def lookups_and_start(folder: Path) -> list[Row]:
     """The same lookups with few and with many namespaces; how long opening takes then."""
-    path = folder / "many"
-    store = Store.open(path, OPTIONS)
     small = memoryview(bytes(ROW))
-    results: dict[int, list[float]] = {}
-    rows = []
-    done = 0
+    stores: dict[int, Store] = {}
     for count in (10, 1000, MANY):
-        fill(store, done, count, small)
-        done = count
-        order = np.random.default_rng(count).integers(0, count, 4000)
-        names = [b"prefix-%06d" % number for number in order]
-        results[count] = [each(lambda n, names=names: store.lookup(names[n]), len(names)) for _ in range(9)]
-        store.tick()
-        peer = ("lookup among 10", results[10]) if count > 10 else None
-        rows.append(
-            microseconds(
-                f"lookup among {count:,} namespaces", results[count], peer, 1 / 1.5 if peer else None
-            )
-        )
-    store.close()
+        stores[count] = Store.open(folder / f"names{count}", OPTIONS)
+        with holes_for_rows():
+            fill(stores[count], 0, count, small)
+    random = np.random.default_rng(5)
+    names = {count: [b"prefix-%06d" % n for n in random.integers(0, count, LOOKUPS)] for count in stores}
+
+    def look_up(count: int) -> None:
+        for name in names[count]:
+            assert stores[count].lookup(name) is not None
+
+    seconds = interleaved({str(count): lambda count=count: look_up(count) for count in stores}, 15)
+    each_lookup = {name: [value / LOOKUPS for value in values] for name, values in seconds.items()}
+    rows = []
+    for count, store in stores.items():
+        peer = ("lookup among 10", each_lookup["10"]) if count > 10 else None
+        target = round(1 / 1.5, 3) if peer else None
+        rows.append(microseconds(f"lookup among {count:,} namespaces", each_lookup[str(count)], peer, target))
+        store.close()
     starts = []
     for _ in range(5):
         begin = time.perf_counter()
-        store = Store.open(path, OPTIONS)
+        store = Store.open(folder / f"names{MANY}", OPTIONS)
         found = store.info().namespaces
         starts.append(time.perf_counter() - begin)
         assert found == MANY
@@ -276,7 +302,14 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="pionkv-bench-"))
     try:
         rows = []
-        for part in (appends, small_appends_and_reads, transitions, start_with_pages, lookups_and_start):
+        for part in (
+            appends,
+            overwrites,
+            small_appends_and_reads,
+            transitions,
+            start_with_pages,
+            lookups_and_start,
+        ):
             rows += part(folder)
     finally:
         shutil.rmtree(folder)

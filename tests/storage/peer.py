@@ -72,7 +72,7 @@ class Peer:
         """Stores prefixes, saying before and after each what it does; ends only by a signal."""
         for round_ in itertools.count():
             name = b"%d-%d" % (seed, round_ % 7)
-            layers, rows = 2 + round_ % 3, 50 + round_ % 400
+            layers, rows = 2 + round_ % 3, 6000 if round_ % 4 else 50 + round_ % 400
             print(repr(("begin", name, layers, rows)), flush=True)
             self.store.drop_namespaces([name])
             self.store.register(name, SCHEMA, SCHEMA)
