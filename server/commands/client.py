@@ -11,7 +11,6 @@ from ..arguments import Argument, Cursor, blob, integer, keyword, shown
 from ..clients import Client, ReplyMode
 from ..dispatch import Handler
 
-OK = reply.simple("OK")
 NOTHING = b""
 SYNTAX = CommandError("ERR", "syntax error")
 
@@ -26,7 +25,7 @@ def check_name(name: bytes) -> bytes:
 def set_name(client: Client, args: Sequence[Argument]) -> bytes:
     """CLIENT SETNAME name."""
     client.name = check_name(blob(args[2]))
-    return OK
+    return reply.OK
 
 
 def get_name(client: Client, args: Sequence[Argument]) -> bytes:
@@ -47,7 +46,7 @@ def set_info(client: Client, args: Sequence[Argument]) -> bytes:
     if any(not 0x21 <= byte <= 0x7E for byte in value):
         raise CommandError("ERR", f"{field.lower()} cannot contain spaces, newlines or special characters.")
     client.library[field.lower()] = value
-    return OK
+    return reply.OK
 
 
 def describe(client: Client) -> str:
@@ -102,7 +101,7 @@ def kill(client: Client, args: Sequence[Argument]) -> bytes:
     if len(args) == 3:
         if not _kill(client, lambda other: other.address == shown(args[2]), skip_me=False):
             raise CommandError("ERR", "No such client")
-        return OK
+        return reply.OK
     tests: list[Callable[[Client], bool]] = []
     skip_me = True
     cursor = Cursor(args, 2)
@@ -167,13 +166,13 @@ def _switch(args: Sequence[Argument]) -> bool:
 def no_evict(client: Client, args: Sequence[Argument]) -> bytes:
     """CLIENT NO-EVICT on|off."""
     client.no_evict = _switch(args)
-    return OK
+    return reply.OK
 
 
 def no_touch(client: Client, args: Sequence[Argument]) -> bytes:
     """CLIENT NO-TOUCH on|off: whether this client's reads count as use."""
     client.no_touch = _switch(args)
-    return OK
+    return reply.OK
 
 
 def set_reply_mode(client: Client, args: Sequence[Argument]) -> bytes:
@@ -181,7 +180,7 @@ def set_reply_mode(client: Client, args: Sequence[Argument]) -> bytes:
     word = keyword(args[2])
     if word == "ON":
         client.set_reply_mode(ReplyMode.ON)
-        return OK
+        return reply.OK
     if word not in ("OFF", "SKIP"):
         raise SYNTAX
     if client.reply_mode is not ReplyMode.OFF:

@@ -14,7 +14,6 @@ from ..dispatch import Handler
 from ..service import REDIS_VERSION
 from .client import check_name
 
-OK = reply.simple("OK")
 PONG = reply.simple("PONG")
 DEFAULT_USER = b"default"
 WRONG_PASSWORD = CommandError("WRONGPASS", "invalid username-password pair or user is disabled.")
@@ -52,7 +51,7 @@ def auth(client: Client, args: Sequence[Argument]) -> bytes:
         )
     user, password = (DEFAULT_USER, args[1]) if len(args) == 2 else (blob(args[1]), args[2])
     _authenticate(client, user, blob(password))
-    return OK
+    return reply.OK
 
 
 def _authenticate(client: Client, user: bytes, given: bytes) -> None:
@@ -108,7 +107,7 @@ def select(client: Client, args: Sequence[Argument]) -> bytes:
     """SELECT 0: there is one database."""
     if integer(args[1]) != 0:
         raise CommandError("ERR", "DB index is out of range")
-    return OK
+    return reply.OK
 
 
 def reset(client: Client, args: Sequence[Argument]) -> bytes:
@@ -121,7 +120,7 @@ def reset(client: Client, args: Sequence[Argument]) -> bytes:
 def quit(client: Client, args: Sequence[Argument]) -> bytes:
     """QUIT: answer and close."""
     client.closing = True
-    return OK
+    return reply.OK
 
 
 HANDLERS: dict[str, Handler] = {

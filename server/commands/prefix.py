@@ -15,7 +15,6 @@ from ..dispatch import Handler
 from ..schemas import UNIFORM_FORMATS, per_layer, uniform
 
 REGISTER, LOOKUP = "KV.PREFIX.REGISTER", "KV.PREFIX.LOOKUP"
-OK = reply.simple("OK")
 HIT, MISS = reply.simple("HIT"), reply.simple("MISS")
 HASH_BYTES = 8
 K_SUFFIX = b"_pk"
@@ -47,7 +46,7 @@ def register(client: Client, args: Sequence[Argument]) -> bytes:
     client.service.store.register(
         namespace, k_schema, v_schema, blocks=options.blocks, prefill_us=options.prefill_us
     )
-    return OK
+    return reply.OK
 
 
 def checked_name(client: Client, argument: Argument) -> bytes:

@@ -17,7 +17,6 @@ from ..dispatch import Handler, Opener, Slow
 from ..packing import Filler, Input, Landing, Packing, Spooling, StoreReceiver, inputs_of_length
 from ..receiving import Receiver, Refused
 
-OK = reply.simple("OK")
 NAME = "V.STOREBATCH"
 BLOB = 5
 """Position of the blob among the arguments."""
@@ -97,7 +96,7 @@ async def _finish(client: Client, place: Place, values: Receiver, declared: Inpu
     if declared in TWO_BYTES:
         client.two_byte_input = declared
     client.service.metrics.rows_in[spec.format] += values.length
-    return OK
+    return reply.OK
 
 
 def _store(client: Client, place: Place, declared: Input, values: memoryview) -> bytes | Slow:
@@ -110,7 +109,7 @@ def _store(client: Client, place: Place, declared: Input, values: memoryview) ->
     with place.begin(client) as write:
         Filler(write, declared).fill(values)
         write.commit()
-    return OK
+    return reply.OK
 
 
 async def _store_in_thread(client: Client, place: Place, declared: Input, values: memoryview) -> bytes:
@@ -118,7 +117,7 @@ async def _store_in_thread(client: Client, place: Place, declared: Input, values
     with place.begin(client) as write:
         await service.loop.run_in_executor(service.threads, Filler(write, declared).fill, values)
         write.commit()
-    return OK
+    return reply.OK
 
 
 def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver:
