@@ -2,6 +2,8 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,3 +135,18 @@ def test_a_length_that_no_rows_have_is_a_bad_reply(play: Callable[..., Peer]) ->
 
     with pytest.raises(BadReply, match="7 bytes for 2 rows"):
         StoreClient(port=play(lie).port).fetch("s", 0, [0, 1])
+
+
+def test_a_password_and_a_unix_socket(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    start_server("--password", "right", "--unix-socket", path)
+    with StoreClient(unix_socket_path=path, password="right") as client:
+        client.create("s", FP16)
+        client.store("s", 0, 0, numbers(2))
+        assert client.fetch("s", 0, [1]).shape == (1, 8)
+    for password in ("wrong", None):
+        with StoreClient(unix_socket_path=path, password=password) as client:
+            with pytest.raises((Unavailable, ServerRefused)):
+                client.ping()
+            with pytest.raises(Unavailable):
+                client.fetch("s", 0, [1])
