@@ -223,7 +223,7 @@ def _tables(stem: str, constants: tuple[tuple[str, int], ...]) -> list[tuple[str
         return [("TURBO_LEVELS", levels), ("TURBO_RATIO_UNIT", f"{TURBO_RATIO_UNIT}.0f")]
     if stem == "rvq":
         first, second = (", ".join(map(str, stage)) for stage in RVQ[bits // 2])
-        return [("RVQ_FIRST", first), ("RVQ_SECOND", second), ("RVQ_SIGNS", f"{SIGNS}u")]
+        return [("RVQ_FIRST", first), ("RVQ_SECOND", second), ("RVQ_SIGNS", ", ".join(f"{word}u" for word in SIGNS))]
     return []
 
 

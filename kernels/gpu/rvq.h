@@ -33,8 +33,10 @@ FN float rvq_level_of(uint code) {
 }
 
 FN Octet with_signs(Octet values, uint octet) {
+  constexpr uint words[] = {RVQ_SIGNS};
+  const uint signs = words[octet / 4 % 8] >> octet % 4 * 8;
   UNROLL for (uint i = 0; i < 8; ++i) {
-    const bool flipped = (RVQ_SIGNS >> (octet % 4 * 8 + i) & 1u) == 1u;
+    const bool flipped = (signs >> i & 1u) == 1u;
     values.at[i] = flipped ? -values.at[i] : values.at[i];
   }
   return values;
