@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from pionkv.kernels import Element, LayerSpec, pack, unpack
 from wire import ErrorReply, Wire
 
@@ -16,11 +22,12 @@ SINGLE = st.sampled_from(("a", "b"))
 SPECS = st.sampled_from(
     [(32, "fp32"), (32, "fp16"), (64, "fp16"), (32, "bf16"), (32, "int8"), (64, "mlx4g32")]
 )
-LAYERS = st.integers(0, 2)
-COUNTS = st.sampled_from([1, 1, 2, 5, 40])
+LAYERS = st.sampled_from([0, 0, 1, 1, 2])
+COUNTS = st.sampled_from([1, 2, 5, 40])
 ELEMENTS = st.sampled_from(["", "F32", "F16", "BF16", "RAW"])
 FORMS = st.sampled_from(["", "F32", "F16", "NATIVE", "RAW"])
-PLACES = st.integers(0, 60)
+PLACES = st.integers(0, 1 << 16)
+"""Taken modulo what is held, and a little more, so that most are within."""
 
 
 class Session:
@@ -57,6 +64,15 @@ class CommandMachine(RuleBasedStateMachine):
         self.wire.ok("KV.PREFIX.DROP", PREFIX)
         self.wire.close()
 
+    @initialize(single=SPECS, pair=SPECS, count=COUNTS)
+    def begin(self, single, pair, count) -> None:
+        """Something to work on, since random steps would seldom meet."""
+        self.create("a", single)
+        self.register(pair)
+        for name in ("a", *SIDES):
+            for layer in range(2):
+                self.store(name, layer, 0, count, "")
+
     def refused(self, text: str, *command) -> None:
         reply = self.wire.command(*command)
         assert isinstance(reply, ErrorReply) and text in str(reply), reply
@@ -85,7 +101,7 @@ class CommandMachine(RuleBasedStateMachine):
         session = self.sessions.get(name, Session(32, "fp16"))
         blob, packed = self.rows(session.spec, count, element)
         held = session.held(layer)
-        start = where if where <= len(held) + 3 else len(held)
+        start = where % (len(held) + 2)
         command = ("V.STOREBATCH", name, layer, start, count, blob, *(("FMT", element) if element else ()))
         if name not in self.sessions:
             self.refused("session not found", *command)
@@ -117,9 +133,11 @@ class CommandMachine(RuleBasedStateMachine):
         unpack(spec, np.ascontiguousarray(packed), len(packed), kind, out, backend="oracle")
         return out.tobytes()
 
-    @rule(name=NAMES, layer=LAYERS, start=PLACES, count=COUNTS, form=FORMS)
-    def fetch_range(self, name, layer, start, count, form) -> None:
-        end = start + count
+    @rule(name=NAMES, layer=LAYERS, where=PLACES, count=PLACES, form=FORMS)
+    def fetch_range(self, name, layer, where, count, form) -> None:
+        rows = len(self.sessions[name].held(layer)) if name in self.sessions else 0
+        start = where % (rows + 1)
+        end = start + 1 + count % (rows - start + 1)
         command = ("V.FETCH", name, layer, "RANGE", start, end, *(("FMT", form) if form else ()))
         if name not in self.sessions:
             self.refused("session not found", *command)
@@ -133,12 +151,13 @@ class CommandMachine(RuleBasedStateMachine):
         else:
             assert self.wire.ok(*command) == self.fetched(session.spec, held[start:end], form)
 
-    @rule(name=NAMES, layer=LAYERS, ids=st.lists(st.integers(0, 45), min_size=1, max_size=8))
-    def fetch_ids(self, name, layer, ids) -> None:
+    @rule(name=NAMES, layer=LAYERS, places=st.lists(PLACES, min_size=1, max_size=5), beyond=st.booleans())
+    def fetch_ids(self, name, layer, places, beyond) -> None:
         if name not in self.sessions:
             return
         session = self.sessions[name]
         held = session.held(layer)
+        ids = [place % (len(held) + beyond or 1) for place in places]
         command = ("V.FETCH", name, layer, *ids)
         if not len(held):
             assert self.wire.ok(*command) is None
@@ -212,6 +231,7 @@ class CommandMachine(RuleBasedStateMachine):
         session.layers = {layer: rows[: lengths.get(layer, 0)] for layer, rows in session.layers.items()}
         if name in SIDES and session.lengths() != before:
             self.states = {}  # a state belongs to the end of its prefix
+        self.info(name)
 
     @rule(name=NAMES, data=st.data())
     def commit(self, name, data) -> None:
