@@ -9,16 +9,16 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from pionkv.kernels.formats import FORMATS
 from pionkv.protocol.limits import Limits
 from pionkv.protocol.table import COMMANDS
+from pionkv.server.schemas import UNIFORM_FORMATS
 
 TABLE = tomllib.loads(Path(__file__).with_name("errors.toml").read_text(encoding="utf-8"))
 GIVEN = TABLE.pop("given")
 CASES = [(command, arguments, reply) for command, rows in TABLE.items() for arguments, reply in rows["cases"]]
 LAYERS = Limits().layers
 HERE = {"layers": str(LAYERS), "last_layer": str(LAYERS - 1)}
-HERE["formats"] = "|".join(name for name in FORMATS if name != "bf16_rope_fp8_body")
+HERE["formats"] = "|".join(UNIFORM_FORMATS)
 OURS = re.compile(r"(V|KV\.PREFIX|SSM\.PREFIX|PION)\.")
 
 
