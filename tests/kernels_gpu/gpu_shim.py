@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import subprocess
+import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Variant:
 
 
 def metal_text(variant: Variant, name: str) -> str:
-    """The whole source mlx gives to Metal's compiler; a test compares it with mlx's own."""
+    """The function that mlx writes for Metal after the header; a test compares it with mlx's own."""
     kernel, element = variant.kernel, _METAL_TYPES[variant.element]
     if variant.direction is Direction.PACK:
         parameters = [
@@ -60,11 +61,11 @@ def metal_text(variant: Variant, name: str) -> str:
         ]
     parameters += [f"{kind} {name} [[{name}]]" for name, (kind, _) in _METAL_ATTRIBUTES.items()]
     listed = ",\n".join(f"  {p}" for p in parameters)
-    return f"{kernel.header}[[kernel]] void {name}(\n{listed}) {{\n{kernel.body}\n}}\n"
+    return f"[[kernel]] void {name}(\n{listed}) {{\n{kernel.body}\n}}\n"
 
 
 def cuda_text(variant: Variant, name: str) -> str:
-    """The source mlx gives to nvrtc, less its own headers and namespace."""
+    """The function that mlx writes for nvrtc after the header, in a namespace of its own."""
     kernel, element = variant.kernel, _CUDA_TYPES[variant.element]
     if variant.direction is Direction.PACK:
         parameters = [
@@ -77,7 +78,7 @@ def cuda_text(variant: Variant, name: str) -> str:
     else:
         parameters = ["const uint8_t* packed", "const uint32_t* shape", f"{element}* out"]
     listed = ",\n".join(f"    {p}" for p in parameters)
-    return f"{kernel.header}__global__ void {name}(\n{listed}) {{\n{kernel.body}\n}}\n"
+    return f"__global__ void {name}(\n{listed}) {{\n{kernel.body}\n}}\n"
 
 
 def _caller(dialect: Dialect, variant: Variant, name: str) -> str:
@@ -90,7 +91,7 @@ def _caller(dialect: Dialect, variant: Variant, name: str) -> str:
         casts = [f"({element}*)", *lists, "(uint8_t*)", "(uint32_t*)"]
     arguments = [f"{cast}buffers[{i}]" for i, cast in enumerate(casts)]
     arguments += [value for _, value in _METAL_ATTRIBUTES.values()] if metal else []
-    call = f"in_{name}::{name}({', '.join(arguments)});"
+    call = f"{_space(variant)}::{name}({', '.join(arguments)});"
     return (
         f'extern "C" int run_{name}(void* const* buffers, uint32_t threads, int flush) {{\n'
         f"  lanes::flush_subnormals(flush);\n"
@@ -100,13 +101,19 @@ def _caller(dialect: Dialect, variant: Variant, name: str) -> str:
     )
 
 
+def _space(variant: Variant) -> str:
+    """Kernels with the same header share a namespace, and what the compiler makes of the header."""
+    return f"header_{zlib.crc32(variant.kernel.header.encode()):08x}"
+
+
 class Shim:
     """The kernels of one dialect, compiled."""
 
     def __init__(self, dialect: Dialect, variants: Iterable[Variant], directory: Path) -> None:
         self.dialect = dialect
-        chosen = list({v.kernel.name: v for v in variants}.values())
-        shares = [chosen[part::_PARTS] for part in range(_PARTS)]
+        chosen = sorted({v.kernel.name: v for v in variants}.values(), key=_space)
+        size = -(-len(chosen) // _PARTS)
+        shares = [chosen[part * size : (part + 1) * size] for part in range(_PARTS)]
         with ThreadPoolExecutor(2) as pool:
             built = pool.map(self._compile, shares, itertools.count(), itertools.repeat(directory))
             libraries = [ctypes.CDLL(str(path)) for path in built]
@@ -119,10 +126,12 @@ class Shim:
     def _compile(self, share: list[Variant], part: int, directory: Path) -> Path:
         text = metal_text if self.dialect is Dialect.METAL else cuda_text
         pieces = [f'#include "{self.dialect.value}_shim.h"\n']
-        for variant in share:
-            name = variant.kernel.name
-            pieces.append(f"namespace in_{name} {{\n{text(variant, name)}\n}}\n")
-            pieces.append(_caller(self.dialect, variant, name))
+        for space, alike in itertools.groupby(share, _space):
+            variants = list(alike)
+            pieces.append(f"namespace {space} {{\n{variants[0].kernel.header}\n")
+            pieces += [text(variant, variant.kernel.name) for variant in variants]
+            pieces.append("}\n")
+            pieces += [_caller(self.dialect, variant, variant.kernel.name) for variant in variants]
         source = directory / f"{self.dialect.value}{part}.cpp"
         source.write_text("".join(pieces))
         library = source.with_suffix(".so")
