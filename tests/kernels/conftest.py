@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pionkv.kernels import FORMATS, LayerSpec
+
+# The inputs and plain coders that the benchmarks compare with.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 HEAD_DIM = 64
 
