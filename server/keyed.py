@@ -10,15 +10,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from pionkv.protocol import reply
 from pionkv.storage.keyspace.access import KeyReader, KeyWriter
 
 from .arguments import Argument
 
 if TYPE_CHECKING:
     from .clients import Client
+    from .dispatch import Slow
 
-Read: TypeAlias = Callable[[KeyReader, Sequence[Argument], int], bytes]
-Change: TypeAlias = Callable[[KeyWriter, Sequence[Argument], int], bytes]
+
+class Parts(list[bytes | memoryview]):
+    """A reply in pieces, one after the other."""
+
+
+Answer: TypeAlias = bytes | Parts
+Read: TypeAlias = Callable[[KeyReader, Sequence[Argument], int], Answer]
+Change: TypeAlias = Callable[[KeyWriter, Sequence[Argument], int], Answer]
 
 
 class Keyed(ABC):
@@ -27,11 +35,11 @@ class Keyed(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def __call__(self, client: Client, args: Sequence[Argument]) -> bytes:
+    def __call__(self, client: Client, args: Sequence[Argument]) -> bytes | Slow:
         """Run the command in a transaction of its own."""
 
     @abstractmethod
-    def within(self, keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    def within(self, keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
         """Run the command in a transaction that others share."""
 
 
@@ -43,13 +51,14 @@ class Reading(Keyed):
     def __init__(self, run: Read) -> None:
         self._run = run
 
-    def __call__(self, client: Client, args: Sequence[Argument]) -> bytes:
+    def __call__(self, client: Client, args: Sequence[Argument]) -> bytes | Slow:
         """Run the command on a snapshot."""
         run, protocol = self._run, client.protocol
         keyspace = client.service.store.keyspace
-        return keyspace.read(lambda keys: run(keys, args, protocol), note_use=not client.no_touch)
+        answer = keyspace.read(lambda keys: run(keys, args, protocol), note_use=not client.no_touch)
+        return answer if isinstance(answer, bytes) else send(client, answer)
 
-    def within(self, keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    def within(self, keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
         """Run the command in a transaction that others share."""
         return self._run(keys, args, protocol)
 
@@ -62,12 +71,13 @@ class Changing(Keyed):
     def __init__(self, run: Change) -> None:
         self._run = run
 
-    def __call__(self, client: Client, args: Sequence[Argument]) -> bytes:
+    def __call__(self, client: Client, args: Sequence[Argument]) -> bytes | Slow:
         """Run the command in a write transaction."""
         run, protocol = self._run, client.protocol
-        return client.service.store.keyspace.change(lambda keys: run(keys, args, protocol))
+        answer = client.service.store.keyspace.change(lambda keys: run(keys, args, protocol))
+        return answer if isinstance(answer, bytes) else send(client, answer)
 
-    def within(self, keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    def within(self, keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
         """Run the command in a transaction that others share."""
         return self._run(keys, args, protocol)
 
@@ -76,3 +86,31 @@ def handlers(reads: Mapping[str, Read], changes: Mapping[str, Change]) -> dict[s
     """The handlers of a family."""
     found: dict[str, Keyed] = {name: Reading(run) for name, run in reads.items()}
     return found | {name: Changing(run) for name, run in changes.items()}
+
+
+def values(found: Sequence[bytes | memoryview | None], protocol: int) -> Answer:
+    """Strings as an array, null for what is not there."""
+    return joined([reply.array_header(len(found)), *(value(one, protocol) for one in found)])
+
+
+def value(found: bytes | memoryview | None, protocol: int) -> Answer:
+    """A string, or null."""
+    if found is None:
+        return reply.null(protocol)
+    if isinstance(found, bytes):
+        return reply.bulk(found)
+    return Parts((reply.bulk_header(found.nbytes), found, reply.CRLF))
+
+
+def joined(answers: Sequence[Answer]) -> Answer:
+    """Several pieces of a reply as one."""
+    small = [answer for answer in answers if isinstance(answer, bytes)]
+    if len(small) == len(answers):
+        return b"".join(small)
+    return Parts(part for answer in answers for part in (answer if isinstance(answer, Parts) else (answer,)))
+
+
+async def send(client: Client, parts: Parts) -> None:
+    """Send a reply with large strings, as the peer takes it."""
+    with client.out.reply_in_parts():
+        await client.out.send(map(memoryview, parts))

@@ -21,12 +21,12 @@ from pionkv.storage.keyspace.access import KeyReader, KeyWriter
 
 from .arguments import Argument
 from .errors import describe
-from .keyed import Keyed
+from .keyed import Answer, Keyed, joined, send
 from .receiving import Receiver
 
 if TYPE_CHECKING:
     from .clients import Client
-    from .dispatch import Entry
+    from .dispatch import Entry, Slow
 
 QUEUED = reply.simple("QUEUED")
 AT_ONCE = frozenset({"MULTI", "EXEC", "DISCARD", "WATCH", "QUIT", "RESET"})
@@ -85,7 +85,7 @@ def stamps(keys: KeyReader, names: Iterable[bytes]) -> dict[bytes, Stamp]:
     return {name: (entry.id, entry.version) if entry else None for name, entry in found.items()}
 
 
-def execute(client: Client) -> bytes:
+def execute(client: Client) -> bytes | Slow:
     """Run what was gathered; the reply to EXEC.
 
     Raises:
@@ -97,7 +97,7 @@ def execute(client: Client) -> bytes:
     if spoiled:
         raise SPOILED
 
-    def run(keys: KeyWriter) -> list[bytes | None] | None:
+    def run(keys: KeyWriter) -> list[Answer | None] | None:
         if stamps(keys, watched) != watched:
             return None
         return [_within(keys, entry, args, protocol) for entry, args in queue]
@@ -113,10 +113,11 @@ def execute(client: Client) -> bytes:
         _afterwards(client, entry, args) if answer is None else answer
         for answer, (entry, args) in zip(replies, queue, strict=True)
     ]
-    return b"".join((reply.array_header(len(done)), *done))
+    answer = joined([reply.array_header(len(done)), *done])
+    return answer if isinstance(answer, bytes) else send(client, answer)
 
 
-def _within(keys: KeyWriter, entry: Entry, args: Sequence[Argument], protocol: int) -> bytes | None:
+def _within(keys: KeyWriter, entry: Entry, args: Sequence[Argument], protocol: int) -> Answer | None:
     """Run a command on keys; None for any other."""
     handler = entry.handler
     if not isinstance(handler, Keyed):

@@ -43,6 +43,8 @@ TABLES = (
     "scores",
     "deadlines",
     "leftovers",
+    "large",
+    "dead",
 )
 _SPARE_TABLES = 32
 _MAX_READERS = 1024

@@ -234,6 +234,11 @@ def _note_begun(writer: Writer) -> bytes:
     return begun
 
 
+def last_checkpoint(reader: Reader) -> int:
+    """The transaction that a machine crash would fall back to now; 0 when there is none."""
+    return _status(reader)[0]
+
+
 def _status(reader: Reader) -> tuple[int, int]:
     """The transaction of the last checkpoint, and the one that noted it, if none came in between."""
     raw = reader.get("meta", _STATUS_KEY)

@@ -14,17 +14,14 @@ from .keyspace import expiry
 from .units import drop_unit
 
 
-def make_room(
-    writer: Writer, needed: int, limit: int | None, keep: Container[bytes], keep_key: bytes = b""
-) -> None:
+def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[bytes]) -> None:
     """Evict until `needed` more bytes fit under `limit`.
 
     Args:
         writer: The transaction.
         needed: Bytes to be taken.
         limit: The budget, or None.
-        keep: Units that stay.
-        keep_key: Place of a plain key that stays.
+        keep: Units, and places of plain keys, that stay.
 
     Raises:
         OutOfBudget: They cannot fit. The caller lets it abort the transaction, so nothing was evicted.
@@ -35,7 +32,7 @@ def make_room(
         raise OutOfBudget(needed, limit)
     if _drop_units(writer, limit - needed, keep):
         return
-    expiry.evict(writer, limit - needed, keep_key)
+    expiry.evict(writer, limit - needed, keep)
     if writer.totals.bytes + needed > limit:
         raise OutOfBudget(needed, limit)
 

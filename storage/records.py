@@ -22,7 +22,7 @@ from .schema import Schema
 Raw = bytes
 """A stored form. The records below have a field named `bytes`."""
 
-_SEAL_BYTES = 8
+SEAL_BYTES = 8
 
 NO_TOKENS = -1
 """`NamespaceRecord.tokens` of a namespace whose sides hold rows but do not agree."""
@@ -108,13 +108,13 @@ class SessionRecord:
                 tuple(self.pages.items()),
             )
         )
-        return _seal(packed)
+        return seal(packed)
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
         """The record of a stored form."""
         sid, slot, unit, side, encoded, generation, layers, pages = msgpack.unpackb(
-            _unseal(raw), use_list=False
+            unseal(raw), use_list=False
         )
         schema = Schema.decode(encoded)
         rows = tuple(map(rows_of, layers))
@@ -122,14 +122,19 @@ class SessionRecord:
         return cls(sid, slot, unit, side, schema, generation, layers, dict(pages), rows, live)
 
 
-def _seal(packed: bytes) -> bytes:
+def seal(packed: bytes) -> bytes:
+    """A record with its checksum."""
     return packed + xxhash.xxh3_64_digest(packed)
 
 
-def _unseal(raw: bytes) -> bytes:
-    """LMDB has no checksums: a flipped bit in an extent would be other rows."""
-    packed = raw[:-_SEAL_BYTES]
-    if xxhash.xxh3_64_digest(packed) != raw[-_SEAL_BYTES:]:
+def unseal(raw: bytes) -> bytes:
+    """A record without its checksum. LMDB has none: a flipped bit in an extent would be other rows.
+
+    Raises:
+        CatalogCorrupt: The record fails it.
+    """
+    packed = raw[:-SEAL_BYTES]
+    if xxhash.xxh3_64_digest(packed) != raw[-SEAL_BYTES:]:
         raise CatalogCorrupt("a record fails its checksum")
     return packed
 
@@ -183,12 +188,12 @@ class NamespaceRecord:
 
     def encode(self) -> Raw:
         """The stored form."""
-        return _seal(_NAMESPACE.pack(*_namespace_numbers(self)) + self.unit)
+        return seal(_NAMESPACE.pack(*_namespace_numbers(self)) + self.unit)
 
     @classmethod
     def decode(cls, raw: Raw) -> Self:
         """The record of a stored form."""
-        packed = _unseal(raw)
+        packed = unseal(raw)
         return cls(packed[_NAMESPACE.size :], *_NAMESPACE.unpack_from(packed))
 
 
@@ -212,12 +217,12 @@ class PageRecord:
 
     def encode(self) -> Raw:
         """The stored form."""
-        return _seal(_PAGE.pack(self.refs, self.bytes, self.lent))
+        return seal(_PAGE.pack(self.refs, self.bytes, self.lent))
 
     @classmethod
     def decode(cls, raw: Raw) -> Self:
         """The record of a stored form."""
-        return cls(*_PAGE.unpack(_unseal(raw)))
+        return cls(*_PAGE.unpack(unseal(raw)))
 
 
 _PAGE = struct.Struct("<QQ?")
@@ -233,12 +238,12 @@ class StateRecord:
 
     def encode(self) -> Raw:
         """The stored form."""
-        return _seal(_STATE.pack(self.page, self.length, self.generation))
+        return seal(_STATE.pack(self.page, self.length, self.generation))
 
     @classmethod
     def decode(cls, raw: Raw) -> Self:
         """The record of a stored form."""
-        return cls(*_STATE.unpack(_unseal(raw)))
+        return cls(*_STATE.unpack(unseal(raw)))
 
 
 _STATE = struct.Struct("<QQQ")
@@ -283,12 +288,12 @@ class Counters:
     def encode(self) -> Raw:
         """The stored form."""
         packed: Raw = msgpack.packb(_counts(self))
-        return _seal(packed)
+        return seal(packed)
 
     @classmethod
     def decode(cls, raw: Raw) -> Self:
         """The record of a stored form; numbers that it does not have yet are 0."""
-        return cls(*msgpack.unpackb(_unseal(raw)))
+        return cls(*msgpack.unpackb(unseal(raw)))
 
 
 _counts = attrgetter(*(field.name for field in fields(Counters)))

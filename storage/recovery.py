@@ -16,6 +16,7 @@ from .checkpoint import FILE, roll_back
 from .directory import Directory
 from .errors import DirectoryError
 from .files import remove_durably, write_durably
+from .keyspace.access import drop_values
 from .options import Durability
 from .page import page_path
 from .quarantine import units_of
@@ -81,6 +82,7 @@ def settle(writer: Writer, pages: Path) -> int:
     gone = {number for number in numbers if not os.path.exists(page_path(pages, number))}
     if not gone:
         return 0
+    drop_values(writer, gone)
     units = {
         session.unit
         for session in (SessionRecord.decode(raw) for _, raw in writer.scan("sessions"))

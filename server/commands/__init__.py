@@ -40,4 +40,4 @@ OPEN_TO_ALL = frozenset({"AUTH", "HELLO", "QUIT", "RESET"})
 def make_dispatcher() -> Dispatcher:
     """A dispatcher that knows every command of this server."""
     handlers = {name: handler for family in _FAMILIES for name, handler in family.HANDLERS.items()}
-    return Dispatcher(handlers, vstorebatch.OPENERS | states.OPENERS, OPEN_TO_ALL)
+    return Dispatcher(handlers, vstorebatch.OPENERS | states.OPENERS | strings.OPENERS, OPEN_TO_ALL)

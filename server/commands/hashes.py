@@ -10,14 +10,14 @@ from pionkv.storage.keyspace.access import KeyReader, KeyWriter
 from pionkv.storage.keyspace.entry import Kind
 
 from ..arguments import Argument, blob, integer, pairs
-from ..keyed import Change, Read, handlers
+from ..keyed import Answer, Change, Read, handlers, value
 from ..scanning import Scan, read_cursor, scanned
-from .strings import OK, optional_bulk
+from .strings import OK
 
 
-def get(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
+def get(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
     """HGET key field."""
-    return optional_bulk(hashes.get(keys, blob(args[1]), blob(args[2])), protocol)
+    return value(hashes.get(keys, blob(args[1]), blob(args[2])), protocol)
 
 
 def get_many(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:

@@ -16,10 +16,10 @@ from ..arguments import Argument, Cursor, blob, integer, keyword, shown
 from ..deadlines import AT_MILLISECONDS, AT_SECONDS, MILLISECONDS, SECONDS, Unit, deadline
 from ..dispatch import Handler
 from ..glob import compile_glob
-from ..keyed import Change, Read, handlers
+from ..keyed import Answer, Change, Read, handlers, value
 from ..scanning import Scan, scanned
 from .command import help
-from .strings import OK, optional_bulk
+from .strings import OK
 
 SYNTAX = CommandError("ERR", "syntax error")
 RULES = {
@@ -143,9 +143,9 @@ def scan(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
     return scanned(*generic.scan(keys, step.cursor, step.count, wanted), protocol)
 
 
-def random_key(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
+def random_key(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
     """RANDOMKEY."""
-    return optional_bulk(generic.random_key(keys, random.SystemRandom()), protocol)
+    return value(generic.random_key(keys, random.SystemRandom()), protocol)
 
 
 def size(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:

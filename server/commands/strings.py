@@ -15,45 +15,36 @@ from pionkv.storage.keyspace.strings import Condition
 
 from ..arguments import Argument, Cursor, blob, integer, pairs
 from ..deadlines import UNITS, Unit, deadline
-from ..keyed import Change, Read, handlers
+from ..dispatch import Opener
+from ..keyed import Answer, Change, Read, handlers, value, values
+from ..values import data, open_value
 
 OK = reply.OK
 SYNTAX = CommandError("ERR", "syntax error")
 
 
-def optional_bulk(value: bytes | None, protocol: int) -> bytes:
-    """A bulk string, or null."""
-    return reply.null(protocol) if value is None else reply.bulk(value)
-
-
-def data(argument: Argument) -> bytes | memoryview:
-    """An argument that is stored as it is, without a copy when it is large."""
-    return argument if isinstance(argument, memoryview) else blob(argument)
-
-
-def get(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
+def get(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
     """GET key."""
-    return optional_bulk(strings.get(keys, blob(args[1])), protocol)
+    return value(strings.get(keys, blob(args[1])), protocol)
 
 
-def get_range(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
+def get_range(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
     """GETRANGE key start end."""
     start, end = integer(args[2]), integer(args[3])
     return reply.bulk(strings.get_range(keys, blob(args[1]), start, end))
 
 
-def length(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
+def length(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
     """STRLEN key."""
     return reply.integer(strings.length(keys, blob(args[1])))
 
 
-def get_many(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
+def get_many(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
     """MGET key [key ...]; null for keys that hold something else."""
-    values = [_string_or_none(keys, blob(name)) for name in args[1:]]
-    return reply.encode(values, protocol)
+    return values([_string_or_none(keys, blob(name)) for name in args[1:]], protocol)
 
 
-def _string_or_none(keys: KeyReader, name: bytes) -> bytes | None:
+def _string_or_none(keys: KeyReader, name: bytes) -> strings.Value | None:
     entry = keys.find(name)
     if entry is None or entry.kind is not Kind.STRING:
         return None
@@ -102,7 +93,7 @@ class SetOptions:
         return cls(condition, answers_old, keeps, expiration)
 
 
-def put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]."""
     options = SetOptions.read(args)
     name = blob(args[1])
@@ -117,18 +108,18 @@ def put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
         condition=options.condition,
     )
     if options.answers_old:
-        return optional_bulk(old, protocol)
+        return value(old, protocol)
     return OK if done else reply.null(protocol)
 
 
-def put_new(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def put_new(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """SETNX key value."""
     done = strings.put(keys, blob(args[1]), data(args[2]), condition=Condition.IF_ABSENT)
     return reply.integer(done)
 
 
 def _put_ending(unit: Unit, command: str) -> Change:
-    def run(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    def run(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
         at = deadline(keys.now, unit, args[2], command)
         strings.put(keys, blob(args[1]), data(args[3]), deadline=at)
         return OK
@@ -136,23 +127,23 @@ def _put_ending(unit: Unit, command: str) -> Change:
     return run
 
 
-def get_and_put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def get_and_put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """GETSET key value."""
     name = blob(args[1])
     old = strings.get(keys, name)
     strings.put(keys, name, data(args[2]))
-    return optional_bulk(old, protocol)
+    return value(old, protocol)
 
 
-def get_and_delete(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def get_and_delete(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """GETDEL key."""
     name = blob(args[1])
     old = strings.get(keys, name)
     generic.delete(keys, (name,))
-    return optional_bulk(old, protocol)
+    return value(old, protocol)
 
 
-def get_and_expire(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def get_and_expire(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]."""
     name, cursor = blob(args[1]), Cursor(args, 2)
     expiration: Expiration | None = None
@@ -164,39 +155,39 @@ def get_and_expire(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> 
             persist = True
         else:
             raise SYNTAX
-    value = strings.get(keys, name)
-    if value is None:
+    found = strings.get(keys, name)
+    if found is None:
         return reply.null(protocol)
     if expiration is not None:
         expiry.expire(keys, name, deadline(keys.now, *expiration, "getex"))
     elif persist:
         expiry.persist(keys, name)
-    return reply.bulk(value)
+    return value(found, protocol)
 
 
-def put_many(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def put_many(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """MSET key value [key value ...]."""
-    for name, value in pairs(args, 1, "mset"):
-        strings.put(keys, blob(name), data(value))
+    for name, given in pairs(args, 1, "mset"):
+        strings.put(keys, blob(name), data(given))
     return OK
 
 
-def put_many_new(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def put_many_new(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """MSETNX key value [key value ...]."""
-    given = [(blob(name), value) for name, value in pairs(args, 1, "msetnx")]
-    if any(keys.find(name) for name, _ in given):
+    wanted = [(blob(name), given) for name, given in pairs(args, 1, "msetnx")]
+    if any(keys.find(name) for name, _ in wanted):
         return reply.integer(0)
-    for name, value in given:
-        strings.put(keys, name, data(value))
+    for name, given in wanted:
+        strings.put(keys, name, data(given))
     return reply.integer(1)
 
 
-def append(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def append(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """APPEND key value."""
     return reply.integer(strings.append(keys, blob(args[1]), blob(args[2])))
 
 
-def set_range(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def set_range(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """SETRANGE key offset value."""
     offset = integer(args[2])
     if offset < 0:
@@ -205,18 +196,18 @@ def set_range(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes
 
 
 def _count(step: int) -> Change:
-    def run(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+    def run(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
         return reply.integer(strings.increment(keys, blob(args[1]), step))
 
     return run
 
 
-def increment(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def increment(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """INCRBY key increment."""
     return reply.integer(strings.increment(keys, blob(args[1]), integer(args[2])))
 
 
-def decrement(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def decrement(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """DECRBY key decrement."""
     step = integer(args[2])
     if step == INT64_MIN:
@@ -224,7 +215,7 @@ def decrement(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes
     return reply.integer(strings.increment(keys, blob(args[1]), -step))
 
 
-def increment_float(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
+def increment_float(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """INCRBYFLOAT key increment."""
     return reply.bulk(strings.increment_float(keys, blob(args[1]), blob(args[2])))
 
@@ -254,3 +245,7 @@ CHANGES: dict[str, Change] = {
     "SETRANGE": set_range,
 }
 HANDLERS = handlers(READS, CHANGES)
+OPENERS: dict[str, dict[int, Opener]] = {
+    **{name: {2: open_value} for name in ("GETSET", "SET", "SETNX")},
+    **{name: {3: open_value} for name in ("PSETEX", "SETEX")},
+}

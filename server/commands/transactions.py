@@ -9,7 +9,7 @@ from pionkv.protocol.errors import CommandError
 
 from ..arguments import Argument, blob
 from ..clients import Client
-from ..dispatch import Handler
+from ..dispatch import Handler, Slow
 from ..transaction import execute, stamps
 
 OK = reply.OK
@@ -23,7 +23,7 @@ def begin(client: Client, args: Sequence[Argument]) -> bytes:
     return OK
 
 
-def run(client: Client, args: Sequence[Argument]) -> bytes:
+def run(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     """EXEC."""
     if not client.transaction.open:
         raise CommandError("ERR", "EXEC without MULTI")

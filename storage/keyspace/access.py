@@ -6,12 +6,18 @@ passed is not there, for either: the writer removes it on sight, `sweep` removes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
+from typing import TYPE_CHECKING
 
 from ..catalog import Reader, Writer
+from . import large
 from .cursors import delete_some
 from .entry import Encoding, Entry, Kind, deadline_key, entry_cost, place_of
 from .errors import WrongType
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from .large_write import LargeWrite
 
 REMOVED_AT_ONCE = 64
 """Contents of up to so many items go with their key; more are left to the sweep, so that no removal takes
@@ -27,19 +33,19 @@ class KeyReader:
     Args:
         reader: The transaction.
         now: The time, milliseconds since the epoch: the same for everything in the transaction.
+        engine: The store.
         uses: Where uses are noted, place -> seconds; None: they are not.
-        value_bytes: Greatest length of a string.
     """
 
-    __slots__ = ("now", "reader", "uses", "value_bytes")
+    __slots__ = ("engine", "now", "reader", "uses")
 
     def __init__(
-        self, reader: Reader, now: int, value_bytes: int, uses: dict[bytes, int] | None = None
+        self, reader: Reader, now: int, engine: Engine, uses: dict[bytes, int] | None = None
     ) -> None:
         self.reader = reader
         self.now = now
+        self.engine = engine
         self.uses = uses
-        self.value_bytes = value_bytes
 
     def find(self, name: bytes) -> Entry | None:
         """The key of this name, of any type; no use of it is noted."""
@@ -62,7 +68,11 @@ class KeyReader:
     def note(self, entry: Entry) -> None:
         """The key was used."""
         if self.uses is not None:
-            self.uses[place_of(entry.name)] = self.now // 1000
+            self.uses[entry.place] = self.now // 1000
+
+    def view_page(self, page: int, length: int) -> memoryview:
+        """The large string in a page. Raises `PageGone`, `PageCorrupt`, `NoHandles`."""
+        return self.engine.maps.rows(page, 0, 0, 0, length)
 
     def is_over(self, entry: Entry) -> bool:
         """Whether the key's deadline has passed."""
@@ -75,18 +85,27 @@ class KeyWriter(KeyReader):
     Args:
         writer: The transaction.
         now: The time, milliseconds since the epoch.
-        value_bytes: Greatest length of a string.
-        make_room: Makes room for so many bytes, keeping the key at a place; raises `OutOfBudget`.
+        engine: The store.
+
+    Attributes:
+        made: Large strings that this transaction has written.
+        named: Large strings that it has made the value of a key, written here or before.
     """
 
-    __slots__ = ("_make_room", "writer")
+    __slots__ = ("made", "named", "writer")
 
-    def __init__(
-        self, writer: Writer, now: int, value_bytes: int, make_room: Callable[[Writer, int, bytes], None]
-    ) -> None:
-        super().__init__(writer, now, value_bytes)
+    def __init__(self, writer: Writer, now: int, engine: Engine) -> None:
+        super().__init__(writer, now, engine)
         self.writer = writer
-        self._make_room = make_room
+        self.made: list[LargeWrite] = []
+        self.named: list[LargeWrite] = []
+
+    def view_page(self, page: int, length: int) -> memoryview:
+        """The large string in a page, which this transaction itself may have made."""
+        for write in self.named:
+            if write.page == page:
+                return memoryview(write.read_back())
+        return super().view_page(page, length)
 
     def find(self, name: bytes) -> Entry | None:
         """The key of this name, of any type; one that has ended is removed."""
@@ -113,7 +132,8 @@ class KeyWriter(KeyReader):
         if not entry.cost:
             growth += entry_cost(entry.name)
         if growth > 0:
-            self._make_room(self.writer, growth, place_of(entry.name))
+            reserved = self.engine.reserved - sum(write.reserved for write in self.named)
+            self.engine.make_room(self.writer, entry.place, growth + reserved)
         entry.cost += growth
         account(self.writer, growth)
 
@@ -121,11 +141,11 @@ class KeyWriter(KeyReader):
         """Store a key that was changed."""
         entry.version = self.writer.generation
         entry.used = self.now // 1000
-        self.writer.put("keys", place_of(entry.name), entry.encode())
+        self.writer.put("keys", entry.place, entry.encode())
 
     def set_deadline(self, entry: Entry, deadline: int) -> None:
         """Let a key end at a time in milliseconds, 0 for never. The caller saves it."""
-        place = place_of(entry.name)
+        place = entry.place
         if entry.deadline:
             self.writer.delete("deadlines", deadline_key(entry.deadline, place))
         if deadline:
@@ -147,13 +167,17 @@ class KeyWriter(KeyReader):
         self.charge(entry, growth)
         deadline, entry.deadline = entry.deadline, 0
         self.set_deadline(entry, deadline)
+        if large.is_large(entry):
+            large.move(self.writer, entry)
         self.save(entry)
 
 
 def remove(writer: Writer, entry: Entry) -> None:
     """Remove a key and its contents."""
     detach(writer, entry)
-    if entry.kind is Kind.STRING:
+    if large.is_large(entry):
+        large.release(writer, entry.key)
+    elif entry.kind is Kind.STRING:
         writer.delete("values", entry.key)
     elif entry.count <= REMOVED_AT_ONCE:
         for table in CONTENTS:
@@ -165,7 +189,7 @@ def remove(writer: Writer, entry: Entry) -> None:
 
 def detach(writer: Writer, entry: Entry) -> None:
     """Take a key from its place; its contents stay."""
-    place = place_of(entry.name)
+    place = entry.place
     if entry.deadline:
         writer.delete("deadlines", deadline_key(entry.deadline, place))
     writer.delete("keys", place)
@@ -175,3 +199,11 @@ def account(writer: Writer, growth: int) -> None:
     """Plain keys take more, or less, of the budget."""
     writer.totals.bytes += growth
     writer.totals.key_bytes += growth
+
+
+def drop_values(writer: Writer, pages: Container[int]) -> None:
+    """Remove the keys whose value is in one of these pages: they are gone."""
+    for place in large.places_of(writer, pages):
+        raw = writer.get("keys", place)
+        if raw is not None:
+            remove(writer, Entry.decode(raw))

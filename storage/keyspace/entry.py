@@ -6,10 +6,12 @@ random key.
 
     keys        place                                  -> Entry
     values      id                                     -> the bytes of a string
+    large       id                                     -> or where they are: see large.py
     fields      id, BLAKE2b-128 of the field or member -> field, and its value or score
     scores      id, score in sortable form, member     -> the score as it was given
     deadlines   milliseconds, place                    -> nothing
     leftovers   id                                     -> nothing: contents of a key that is gone, to be swept
+    dead        transaction, id                        -> page of a large string that is gone: see large.py
 
 Numbers in keys are u64, big-endian. An `id` is given once: contents move with it when a key is renamed.
 """
@@ -22,6 +24,8 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import Self
 
+from ..records import SEAL_BYTES, seal, unseal
+
 PLACE_BYTES = 16
 NODE_BYTES = 16
 """What a B-tree takes for an item beside its key and value: node header, slot, alignment."""
@@ -29,7 +33,7 @@ PAGE_BYTES = 4096
 INLINE_BYTES = 2000
 """Items longer than about half a page get pages of their own."""
 
-_RECORD = struct.Struct("<BBQQQQQQ")
+_RECORD = struct.Struct("<BBQQQQQQQ")
 
 
 class Kind(IntEnum):
@@ -65,6 +69,7 @@ class Entry:
         cost: Bytes it takes of the budget; 0 when it is not stored yet.
         version: Moves with every change (WATCH).
         used: When it was last used, seconds.
+        digest: xxh3-64 of a string that is not in a page.
     """
 
     name: bytes
@@ -76,6 +81,12 @@ class Entry:
     cost: int = 0
     version: int = 0
     used: int = 0
+    digest: int = 0
+
+    @property
+    def place(self) -> bytes:
+        """Where it is kept."""
+        return place_of(self.name)
 
     @property
     def key(self) -> bytes:
@@ -84,26 +95,25 @@ class Entry:
 
     def encode(self) -> bytes:
         """The stored form."""
-        return (
-            _RECORD.pack(
-                self.kind,
-                self.encoding,
-                self.id,
-                self.deadline,
-                self.count,
-                self.cost,
-                self.version,
-                self.used,
-            )
-            + self.name
+        fixed = _RECORD.pack(
+            self.kind,
+            self.encoding,
+            self.id,
+            self.deadline,
+            self.count,
+            self.cost,
+            self.version,
+            self.used,
+            self.digest,
         )
+        return seal(fixed + self.name)
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
         """The entry of a stored form."""
-        kind, encoding, number, deadline, count, cost, version, used = _RECORD.unpack_from(raw)
-        name = raw[_RECORD.size :]
-        return cls(name, Kind(kind), number, Encoding(encoding), deadline, count, cost, version, used)
+        body = unseal(raw)
+        kind, encoding, number, *numbers = _RECORD.unpack_from(body)
+        return cls(body[_RECORD.size :], Kind(kind), number, Encoding(encoding), *numbers)
 
 
 def place_of(name: bytes) -> bytes:
@@ -125,4 +135,4 @@ def item_cost(key: int, value: int) -> int:
 
 def entry_cost(name: bytes) -> int:
     """Bytes that a key takes beside its contents, its deadline included."""
-    return item_cost(PLACE_BYTES, _RECORD.size + len(name)) + item_cost(8 + PLACE_BYTES, 0)
+    return item_cost(PLACE_BYTES, _RECORD.size + len(name) + SEAL_BYTES) + item_cost(8 + PLACE_BYTES, 0)

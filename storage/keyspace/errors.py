@@ -60,3 +60,11 @@ class MemberLimit(KeyspaceError):
         super().__init__(f"member of {length} bytes is too long for a sorted set (limit {limit})")
         self.length = length
         self.limit = limit
+
+
+class DamagedValue(KeyspaceError):
+    """A stored value fails its check. The key can be set anew or removed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the value is damaged: {reason}")
+        self.reason = reason

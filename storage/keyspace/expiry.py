@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from enum import Enum
 from itertools import islice
 
+from .. import refs
 from ..catalog import Reader, Writer
+from ..checkpoint import last_checkpoint
+from ..options import Durability
+from . import large
 from .access import CONTENTS, KeyReader, KeyWriter, remove
 from .cursors import delete_some
 from .entry import Entry
@@ -15,6 +20,8 @@ SWEPT_ITEMS = 5000
 """Ended keys, and items of large values that are gone, removed in one step: some 20 ms of work."""
 
 EVICTED_TOGETHER = 64
+
+NO_CHECKPOINT = (1 << 64) - 1
 
 NEVER = -1
 ABSENT = -2
@@ -79,16 +86,19 @@ def persist(keys: KeyWriter, name: bytes) -> bool:
     return True
 
 
-def is_due(reader: Reader, now: int) -> bool:
+def is_due(keys: KeyReader) -> bool:
     """Whether there is anything to sweep."""
+    reader = keys.reader
     first = next(reader.scan("deadlines"), None)
-    if first is not None and int.from_bytes(first[0][:8], "big") <= now:
+    if first is not None and int.from_bytes(first[0][:8], "big") <= keys.now:
         return True
-    return next(reader.scan("leftovers"), None) is not None
+    if next(reader.scan("leftovers"), None) is not None:
+        return True
+    return next(large.dead(reader, _checkpoint(keys)), None) is not None
 
 
-def sweep(keys: KeyWriter) -> bool:
-    """Remove keys that have ended and contents that nothing names, a bounded number; whether any is left."""
+def sweep(keys: KeyWriter) -> None:
+    """Remove keys that have ended and contents that nothing names, a bounded number of both."""
     due: list[bytes] = []
     for key, _ in keys.reader.scan("deadlines"):
         if int.from_bytes(key[:8], "big") > keys.now or len(due) == SWEPT_KEYS:
@@ -99,29 +109,34 @@ def sweep(keys: KeyWriter) -> bool:
         if raw is not None:
             keys.remove(Entry.decode(raw))
             keys.writer.totals.keys_expired += 1
-    return _sweep_leftovers(keys.writer) or len(due) == SWEPT_KEYS
+    _sweep_leftovers(keys.writer)
+    for key, page in list(islice(large.dead(keys.reader, _checkpoint(keys)), SWEPT_KEYS)):
+        refs.release(keys.writer, page)
+        keys.writer.delete("dead", key)
 
 
-def _sweep_leftovers(writer: Writer) -> bool:
+def _checkpoint(keys: KeyReader) -> int:
+    """The transaction before which nothing will be returned to."""
+    everysec = keys.engine.options.durability is Durability.EVERYSEC
+    return last_checkpoint(keys.reader) if everysec else NO_CHECKPOINT
+
+
+def _sweep_leftovers(writer: Writer) -> None:
     room = SWEPT_ITEMS
-    while room > 0:
-        first = next(writer.scan("leftovers"), None)
-        if first is None:
-            return False
+    while room > 0 and (first := next(writer.scan("leftovers"), None)) is not None:
         for table in CONTENTS:
             room -= delete_some(writer, table, first[0], room)
         if room > 0:
             writer.delete("leftovers", first[0])
-    return True
 
 
-def evict(writer: Writer, target: int, keep: bytes) -> None:
+def evict(writer: Writer, target: int, keep: Container[bytes]) -> None:
     """Remove keys that have a deadline, the soonest first, until the budget is down to `target`.
 
     Args:
         writer: The transaction.
         target: Bytes that everything in the store may take.
-        keep: Place of a key that stays.
+        keep: Places of keys that stay.
     """
     while writer.totals.bytes > target and (batch := _soonest(writer, keep)):
         for entry in batch:
@@ -131,7 +146,7 @@ def evict(writer: Writer, target: int, keep: bytes) -> None:
             writer.totals.keys_evicted += 1
 
 
-def _soonest(reader: Reader, keep: bytes) -> list[Entry]:
+def _soonest(reader: Reader, keep: Container[bytes]) -> list[Entry]:
     places = (key[8:] for key, _ in reader.scan("deadlines"))
-    found = (reader.get("keys", place) for place in places if place != keep)
+    found = (reader.get("keys", place) for place in places if place not in keep)
     return [Entry.decode(raw) for raw in islice(found, EVICTED_TOGETHER) if raw is not None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+from ..records import SEAL_BYTES, seal, unseal
 from .access import KeyReader, KeyWriter
 from .entry import PLACE_BYTES, Entry, item_cost, place_of
 
@@ -19,12 +20,12 @@ ITEM_KEY_BYTES = 8 + PLACE_BYTES
 def get(keys: KeyReader, entry: Entry, field: bytes) -> bytes | None:
     """The value of a field, or None."""
     raw = keys.reader.get("fields", entry.key + place_of(field))
-    return None if raw is None else raw[_LENGTH.size + len(field) :]
+    return None if raw is None else _split(raw)[1]
 
 
 def put(keys: KeyWriter, entry: Entry, field: bytes, value: bytes) -> None:
     """Set the value of a field; counting and charging it is the caller's."""
-    raw = _LENGTH.pack(len(field)) + field + value
+    raw = seal(_LENGTH.pack(len(field)) + field + value)
     keys.writer.put("fields", entry.key + place_of(field), raw)
 
 
@@ -48,9 +49,10 @@ def walk(keys: KeyReader, entry: Entry, start: int) -> Iterator[tuple[int, tuple
 
 def cost(field: bytes, value: bytes) -> int:
     """Bytes that an item takes."""
-    return item_cost(ITEM_KEY_BYTES, _LENGTH.size + len(field) + len(value))
+    return item_cost(ITEM_KEY_BYTES, _LENGTH.size + len(field) + len(value) + SEAL_BYTES)
 
 
 def _split(raw: bytes) -> tuple[bytes, bytes]:
-    end = _LENGTH.size + _LENGTH.unpack_from(raw)[0]
-    return raw[_LENGTH.size : end], raw[end:]
+    body = unseal(raw)
+    end = _LENGTH.size + _LENGTH.unpack_from(body)[0]
+    return body[_LENGTH.size : end], body[end:]

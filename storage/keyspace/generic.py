@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ..records import NamespaceRecord
 from ..units import drop_unit
-from . import fields, strings
+from . import fields, large, strings
 from .access import KeyReader, KeyWriter, account
 from .cursors import empty
 from .entry import Entry, Kind, entry_cost
@@ -89,8 +89,12 @@ def copy(keys: KeyWriter, name: bytes, to: bytes, *, replace: bool = False) -> b
 
 
 def _copy_contents(keys: KeyWriter, entry: Entry, twin: Entry) -> None:
+    if large.is_large(entry):
+        large.share(keys.writer, entry, twin)
+        return
     if entry.kind is Kind.STRING:
         keys.writer.put("values", twin.key, strings.load(keys, entry))
+        twin.digest = entry.digest
         return
     for field, value in list(fields.items(keys, entry)):
         fields.put(keys, twin, field, value)
@@ -163,6 +167,8 @@ def scan_fields(
 def flush(keys: KeyWriter) -> None:
     """Remove everything: every key, and every namespace and session with it."""
     writer = keys.writer
+    for key, _ in list(writer.scan("large")):
+        large.release(writer, key)
     for table in TABLES:
         empty(writer, table)
     account(writer, -writer.totals.key_bytes)

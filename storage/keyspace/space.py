@@ -9,18 +9,20 @@ from typing import TypeVar
 
 from ..catalog import Writer
 from ..engine import Engine
-from ..evict import make_room
-from . import expiry
+from ..errors import PageCorrupt, PageGone
+from . import expiry, large, strings
 from .access import KeyReader, KeyWriter
+from .entry import place_of
+from .errors import DamagedValue
 from .generic import note_uses
+from .large_write import LargeWrite
 
 T = TypeVar("T")
 
-VALUE_BYTES = 512 << 20
-"""Greatest length of a string, as in Redis."""
 USES_NOTED = 65_536
 USES_WRITTEN = 1000
 """Reads of so many keys are remembered until they are written down, so many at a time."""
+_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,22 @@ class Keyspace:
         Args:
             question: Must not let the reader out.
             note_use: Whether it counts as use of the keys it reads.
+
+        Raises:
+            DamagedValue: A value fails its check.
         """
-        uses = self._uses if note_use and len(self._uses) < USES_NOTED else None
-        with self._engine.catalog.snapshot() as reader:
-            return question(KeyReader(reader, self._now(), VALUE_BYTES, uses))
+        engine, uses = self._engine, self._uses if note_use and len(self._uses) < USES_NOTED else None
+        for attempt in range(_ATTEMPTS):
+            try:
+                with engine.catalog.snapshot() as reader:
+                    return question(KeyReader(reader, self._now(), engine, uses))
+            except PageGone as error:
+                # Another process has let go of a page since the snapshot: there is a newer state.
+                if attempt == _ATTEMPTS - 1:
+                    raise DamagedValue("its page file is missing") from error
+            except PageCorrupt as error:
+                raise DamagedValue(str(error)) from error
+        raise AssertionError("unreachable")
 
     def change(self, change: Callable[[KeyWriter], T]) -> T:
         """Run `change` as one transaction; when it raises, nothing of it is done.
@@ -76,19 +90,50 @@ class Keyspace:
         Raises:
             OutOfBudget: There is no room, whatever may be removed.
             NoSpace: The file system takes no more.
+            DamagedValue: A value fails its check.
         """
-        now = self._now()
-        return self._engine.catalog.write(
-            lambda writer: change(KeyWriter(writer, now, VALUE_BYTES, self._make_room))
-        )
+        engine, now = self._engine, self._now()
+        keys: KeyWriter | None = None
+
+        def run(writer: Writer) -> T:
+            nonlocal keys
+            _undo(keys)
+            keys = KeyWriter(writer, now, engine)
+            return change(keys)
+
+        try:
+            result = engine.catalog.write(run, reuse=True)
+        except (PageGone, PageCorrupt) as error:
+            _undo(keys)
+            raise DamagedValue(str(error)) from error
+        except BaseException:
+            _undo(keys)
+            raise
+        for write in keys.named if keys is not None else ():
+            write.committed()
+        return result
+
+    def begin_large(self, name: bytes, length: int) -> LargeWrite:
+        """Begin to write a string of `LARGE_BYTES` or more, to be given to `strings.put`, or aborted.
+
+        Raises:
+            ValueLimit: It is too long.
+            OutOfBudget: There is no room for it, even in the place of what the key holds.
+            NoSpace: The file system takes no more.
+        """
+        strings.check_length(length)
+        engine, place = self._engine, place_of(name)
+        with engine.catalog.snapshot() as reader:
+            entry = KeyReader(reader, self._now(), engine).find(name)
+            replaced = large.disk_bytes(entry.count) if entry is not None and large.is_large(entry) else 0
+            stored = reader.counters().bytes
+        engine.reserve(place, max(0, large.disk_bytes(length) - replaced), stored)
+        return LargeWrite(engine, place, length)
 
     def sweep(self) -> None:
         """Remove what has ended, and write down uses: a bounded step of both."""
-        catalog, now = self._engine.catalog, self._now()
-        with catalog.snapshot() as reader:
-            due = expiry.is_due(reader, now)
         seen = {place: self._uses.pop(place) for place in list(islice(self._uses, USES_WRITTEN))}
-        if due:
+        if self.read(expiry.is_due):
             self.change(expiry.sweep)
         if seen:
             self.change(lambda keys: note_uses(keys, seen))
@@ -108,6 +153,8 @@ class Keyspace:
     def _now(self) -> int:
         return int(self._engine.clock() * 1000)
 
-    def _make_room(self, writer: Writer, needed: int, keep: bytes) -> None:
-        engine = self._engine
-        make_room(writer, needed + engine.reserved, engine.options.max_bytes, engine.writing, keep)
+
+def _undo(keys: KeyWriter | None) -> None:
+    """The transaction is given up: what it wrote beside the catalog goes."""
+    for write in keys.made if keys is not None else ():
+        write.abort()

@@ -5,13 +5,19 @@ from __future__ import annotations
 from enum import Enum
 from fractions import Fraction
 
+from xxhash import xxh3_64_intdigest
+
+from . import large, large_write
 from .access import KeyReader, KeyWriter
 from .entry import Encoding, Entry, Kind, item_cost
-from .errors import NotANumber, ValueLimit, WouldOverflow
+from .errors import DamagedValue, NotANumber, ValueLimit, WouldOverflow
+from .large import LARGE_BYTES
+from .large_write import LargeWrite
 from .numbers import (
     EXTENDED_LIMIT,
     INT64_MAX,
     INT64_MIN,
+    LONGEST_NUMBER,
     format_extended,
     parse_double,
     parse_extended,
@@ -19,8 +25,9 @@ from .numbers import (
     round_extended,
 )
 
+VALUE_BYTES = 512 << 20
+"""Greatest length of a string, as in Redis."""
 EMBEDDED_BYTES = 44
-LONGEST_INTEGER = 20
 NOT_AN_INTEGER = "value is not an integer or out of range"
 NOT_A_FLOAT = "value is not a valid float"
 NOT_FINITE = "increment would produce NaN or Infinity"
@@ -34,16 +41,23 @@ class Condition(Enum):
     IF_PRESENT = "XX"
 
 
-def get(keys: KeyReader, name: bytes) -> bytes | None:
+Value = bytes | memoryview
+"""A string; a large one is a view of its page, which stays valid as long as it is referenced."""
+
+
+def get(keys: KeyReader, name: bytes) -> Value | None:
     """The value, or None. Raises `WrongType`."""
     entry = keys.get(name, Kind.STRING)
     return None if entry is None else load(keys, entry)
 
 
-def load(keys: KeyReader, entry: Entry) -> bytes:
-    """The value of a string that is there."""
+def load(keys: KeyReader, entry: Entry) -> Value:
+    """The value of a string that is there. Raises `DamagedValue`."""
+    if large.is_large(entry):
+        return keys.view_page(large.find(keys.reader, entry).page, entry.count)
     value = keys.reader.get("values", entry.key)
-    assert value is not None
+    if value is None or xxh3_64_intdigest(value) != entry.digest:
+        raise DamagedValue("it fails its digest")
     return value
 
 
@@ -53,7 +67,7 @@ def length(keys: KeyReader, name: bytes) -> int:
     return 0 if entry is None else entry.count
 
 
-def get_range(keys: KeyReader, name: bytes, start: int, end: int) -> bytes:
+def get_range(keys: KeyReader, name: bytes, start: int, end: int) -> Value:
     """Bytes start..end of the value, both included, negative from its end. Raises `WrongType`."""
     value = get(keys, name) or b""
     if start < 0 and end < 0 and start > end:
@@ -66,7 +80,7 @@ def get_range(keys: KeyReader, name: bytes, start: int, end: int) -> bytes:
 def put(
     keys: KeyWriter,
     name: bytes,
-    value: bytes | memoryview,
+    value: Value | LargeWrite,
     *,
     deadline: int = 0,
     keep_deadline: bool = False,
@@ -77,7 +91,7 @@ def put(
     Args:
         keys: The transaction.
         name: The key.
-        value: Its bytes.
+        value: Its bytes; or a large string that was begun for this key and filled.
         deadline: When it ends, milliseconds since the epoch; 0 for never.
         keep_deadline: Keep the deadline that the key has instead.
         condition: When to do it at all.
@@ -111,7 +125,7 @@ def append(keys: KeyWriter, name: bytes, tail: bytes) -> int:
     if entry is None:
         put(keys, name, tail)
         return len(tail)
-    _store(keys, entry, load(keys, entry) + tail, Encoding.RAW)
+    _store(keys, entry, b"".join((load(keys, entry), tail)), Encoding.RAW)
     return entry.count
 
 
@@ -124,9 +138,9 @@ def set_range(keys: KeyWriter, name: bytes, offset: int, part: bytes) -> int:
     entry = keys.get(name, Kind.STRING)
     if not part:
         return entry.count if entry is not None else 0
-    _check_length(keys, offset + len(part))
+    check_length(offset + len(part))
     entry = entry or Entry(name, Kind.STRING, keys.writer.new_serial(), Encoding.RAW)
-    old = load(keys, entry) if entry.cost else b""
+    old = bytes(load(keys, entry)) if entry.cost else b""
     changed = old[:offset].ljust(offset, b"\0") + part + old[offset + len(part) :]
     _store(keys, entry, changed, Encoding.RAW)
     return entry.count
@@ -142,7 +156,7 @@ def increment(keys: KeyWriter, name: bytes, step: int) -> int:
         OutOfBudget: There is no room for it.
     """
     entry = keys.get(name, Kind.STRING)
-    value = 0 if entry is None else parse_integer(load(keys, entry))
+    value = parse_integer(_number(keys, entry))
     if value is None:
         raise NotANumber(NOT_AN_INTEGER)
     value += step
@@ -162,7 +176,7 @@ def increment_float(keys: KeyWriter, name: bytes, step: bytes) -> bytes:
         OutOfBudget: There is no room for it.
     """
     entry = keys.get(name, Kind.STRING)
-    old = decimal(b"0" if entry is None else load(keys, entry))
+    old = decimal(_number(keys, entry))
     text = add_decimals(old, decimal(step))
     entry = entry or Entry(name, Kind.STRING, keys.writer.new_serial(), Encoding.RAW)
     _store(keys, entry, text, Encoding.EMBSTR if len(text) <= EMBEDDED_BYTES else Encoding.RAW)
@@ -185,28 +199,51 @@ def add_decimals(value: Fraction, step: Fraction) -> bytes:
     return format_extended(total)
 
 
-def encoding_of(value: bytes | memoryview) -> Encoding:
+def encoding_of(value: Value | LargeWrite) -> Encoding:
     """How Redis would keep a string that is set as a whole."""
-    if len(value) <= LONGEST_INTEGER and parse_integer(bytes(value)) is not None:
-        return Encoding.INT
-    return Encoding.EMBSTR if len(value) <= EMBEDDED_BYTES else Encoding.RAW
+    if size_of(value) > EMBEDDED_BYTES or isinstance(value, LargeWrite):
+        return Encoding.RAW
+    return Encoding.EMBSTR if parse_integer(bytes(value)) is None else Encoding.INT
 
 
-def value_cost(size: int) -> int:
-    """Bytes that a value takes beside its key."""
-    return item_cost(8, size)
+def size_of(value: Value | LargeWrite) -> int:
+    """Bytes of a string."""
+    return value.nbytes if isinstance(value, LargeWrite) else len(value)
 
 
-def _check_length(keys: KeyWriter, size: int) -> None:
-    if size > keys.value_bytes:
-        raise ValueLimit(size, keys.value_bytes)
+def check_length(size: int) -> None:
+    """Raises `ValueLimit` for a string that would be too long."""
+    if size > VALUE_BYTES:
+        raise ValueLimit(size, VALUE_BYTES)
 
 
-def _store(keys: KeyWriter, entry: Entry, value: bytes | memoryview, encoding: Encoding) -> None:
-    size = len(value)
-    _check_length(keys, size)
-    keys.charge(entry, value_cost(size) - (value_cost(entry.count) if entry.cost else 0))
-    keys.writer.put("values", entry.key, value)
+def _number(keys: KeyReader, entry: Entry | None) -> bytes:
+    """The text of a number; no longer text is one, so it is not even loaded."""
+    if entry is None:
+        return b"0"
+    return bytes(load(keys, entry)) if entry.count <= LONGEST_NUMBER else b""
+
+
+def _value_cost(size: int) -> int:
+    return item_cost(8, size if size < LARGE_BYTES else large.RECORD_BYTES)
+
+
+def _store(keys: KeyWriter, entry: Entry, value: Value | LargeWrite, encoding: Encoding) -> None:
+    size = size_of(value)
+    check_length(size)
+    was_large = large.is_large(entry)
+    keys.charge(entry, _value_cost(size) - (_value_cost(entry.count) if entry.cost else 0))
+    if was_large:
+        large.release(keys.writer, entry.key)
+    if size >= LARGE_BYTES:
+        if not was_large:
+            keys.writer.delete("values", entry.key)
+        large_write.store(keys, entry, value)
+        entry.digest = 0
+    else:
+        assert not isinstance(value, LargeWrite)
+        keys.writer.put("values", entry.key, value)
+        entry.digest = xxh3_64_intdigest(value)
     entry.count = size
     entry.encoding = encoding
     keys.save(entry)
