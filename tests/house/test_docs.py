@@ -1,0 +1,23 @@
+"""Pages that are made from the code say what the code says."""
+
+import sys
+from pathlib import Path
+
+from pionkv.protocol.pages import command_page
+from pionkv.protocol.table import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+sys.path.append(str(ROOT / "tests" / "benchmarks"))
+
+from tables import with_table  # noqa: E402
+
+
+def test_the_command_page_is_the_command_table() -> None:
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    assert page == command_page(COMMANDS.values()), "run: make docs"
+
+
+def test_the_readme_has_the_formats_and_figures_of_the_code_and_the_results() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text == with_table(text), "run: make docs"
