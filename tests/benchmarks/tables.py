@@ -14,7 +14,7 @@ def formats_table() -> str:
     """Bytes of a row of 1,024 elements, the ratio to fp16, and what the format cost a real model."""
     measured = {row["work"]: row for row in json.loads((RESULTS / "quality.json").read_text())["rows"]}
     lines = [
-        "| format | bytes, D = 1024 | to fp16 | K / V error | KL | same top token | same answer | what it is |",
+        "| format | bytes, D = 1024 | to fp16 | K / V error | KL | top token | same answer | what it is |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, form in FORMATS.items():
