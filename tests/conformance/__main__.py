@@ -44,7 +44,7 @@ def main() -> int:
     if unknown := set(wishes.peers) - set(PEERS):
         parser.error(f"no such peer: {', '.join(sorted(unknown))}")
     outcomes = list(run(_checks(wishes.peers or list(PEERS), wishes.long)))
-    _write(outcomes, complete=not wishes.peers and wishes.long)
+    _write(outcomes, complete=not wishes.peers, long=wishes.long)
     print(_table(outcomes))
     failed = sum(outcome.passed is False for outcome in outcomes)
     print(f"{sum(outcome.passed is True for outcome in outcomes)} passed, {failed} failed")
@@ -63,12 +63,13 @@ def _checks(names: list[str], long: bool) -> Iterator[Check]:
                 server.close()
 
 
-def _write(outcomes: list[Outcome], *, complete: bool) -> None:
+def _write(outcomes: list[Outcome], *, complete: bool, long: bool) -> None:
     """Only a run of everything becomes the result that the documentation shows."""
     record = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": machine(),
+        "long": long,
         "rows": [asdict(outcome) for outcome in outcomes],
     }
     path = (

@@ -1,7 +1,8 @@
 """Drives a Redis client library, whichever release is on the path, through the surface of a pionkv server.
 
 Runs in a Python without packages. Arguments: module (redis or valkey), port, port of a server with a
-password, protocol (2, 3 or 0 for the library's own choice). Prints one JSON object: what ran and what failed.
+password, protocol (2, 3 or 0 for the library's own choice), and the groups to run if not all. Prints one
+JSON object: what ran and what failed.
 """
 
 from __future__ import annotations
@@ -77,9 +78,11 @@ def check_password() -> None:
     assert connect(LOCKED_PORT, password=PASSWORD).ping()
     assert connect(LOCKED_PORT, username="default", password=PASSWORD).ping()
     wrong = (lib.exceptions.AuthenticationError, ResponseError)
+    waits = importlib.import_module(f"{MODULE}.backoff")
+    once = importlib.import_module(f"{MODULE}.retry").Retry(waits.NoBackoff(), 0)
     for credentials in ({}, {"password": "guess"}, {"username": "nobody", "password": PASSWORD}):
         try:
-            connect(LOCKED_PORT, **credentials).ping()
+            connect(LOCKED_PORT, **credentials, retry=once).ping()
         except wrong:
             continue
         raise AssertionError(f"let in with {credentials}")
@@ -182,9 +185,9 @@ def check_scan() -> None:
 def check_pipelines() -> None:
     client, key = connect(), unique("pipe")
     pipeline = client.pipeline(transaction=False)
-    for _ in range(5000):
+    for _ in range(2000):
         pipeline.incr(key)
-    assert pipeline.execute() == list(range(1, 5001))
+    assert pipeline.execute() == list(range(1, 2001))
     transaction = client.pipeline(transaction=True)
     transaction.set(key, "1")
     transaction.incr(key)
@@ -316,6 +319,7 @@ def check_reset() -> None:
 
 def main() -> None:
     checks = {name[6:]: value for name, value in globals().items() if name.startswith("check_")}
+    checks = {name: checks[name] for name in sys.argv[5:] or checks}
     passed, failed = [], {}
     for name, check in checks.items():
         try:
