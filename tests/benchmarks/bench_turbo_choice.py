@@ -18,9 +18,7 @@ DRAWN = ("gaussian", "outliers", "heavy tail")
 
 def samples() -> dict[str, list[Sample]]:
     """The four kinds of input."""
-    families = {
-        kind: [drawn(kind, seed) for seed in SEEDS] for kind in ("gaussian", "outliers", "heavy tail")
-    }
+    families = {kind: [drawn(kind, seed) for seed in SEEDS] for kind in DRAWN}
     return {**families, "SmolLM2": of_model()}
 
 
