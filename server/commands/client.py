@@ -13,6 +13,8 @@ from ..dispatch import Handler
 
 NOTHING = b""
 SYNTAX = CommandError("ERR", "syntax error")
+UNCOUNTED = ("qbuf", "qbuf-free", "argv-mem", "obl", "oll", "omem", "tot-mem")
+"""Memory of one connection, not counted here. Older releases of redis-py fail where a name is missing."""
 
 
 def check_name(name: bytes) -> bytes:
@@ -60,8 +62,10 @@ def describe(client: Client) -> str:
         "idle": int(client.service.clock() - client.last_active),
         "flags": "N",
         "db": 0,
-        "obl": 0,
-        "oll": 0,
+        "sub": 0,
+        "psub": 0,
+        "multi": len(client.transaction.queue) if client.transaction.open else -1,
+        **dict.fromkeys(UNCOUNTED, 0),
         "tot-cmds": client.commands,
         "cmd": client.last_command.lower(),
         "user": client.user,

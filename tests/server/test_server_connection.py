@@ -82,6 +82,13 @@ def test_client_name_and_library(wire) -> None:
     assert found["id"] == str(wire.command("CLIENT", "ID"))
 
 
+def test_client_info_has_every_number_that_redis_py_4_6_reads(wire) -> None:
+    names = "id age idle db sub psub multi qbuf qbuf-free obl argv-mem oll omem tot-mem"
+    found = fields(wire.command("CLIENT", "INFO"))
+    assert [name for name in names.split() if not found.get(name, "").lstrip("-").isdigit()] == []
+    assert found["multi"] == "-1"
+
+
 def test_client_list(server) -> None:
     wires = [server.connect() for _ in range(3)]
     ids = [wire.command("CLIENT", "ID") for wire in wires]
