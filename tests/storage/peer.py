@@ -10,6 +10,7 @@ import sys
 
 from pionkv.kernels import LayerSpec
 from pionkv.storage import Durability, Schema, StorageError, Store, StoreOptions
+from pionkv.storage.keyspace import strings
 
 SCHEMA = Schema.uniform(LayerSpec("fp16", 32))
 ROW = 64
@@ -53,6 +54,21 @@ class Peer:
 
     def held(self) -> bytes:
         return b"".join(self.views)
+
+    def set_key(self, name: bytes, value: bytes) -> None:
+        self.store.keyspace.change(lambda keys: strings.put(keys, name, value))
+
+    def get_key(self, name: bytes) -> bytes | None:
+        found = self.store.keyspace.read(lambda keys: strings.get(keys, name))
+        return None if found is None else bytes(found)
+
+    def begin_key(self, name: bytes, length: int) -> None:
+        self.value = self.store.keyspace.begin_large(name, length)
+        self.value.next_segment()
+
+    def count(self, name: bytes, times: int) -> None:
+        for _ in range(times):
+            self.store.keyspace.change(lambda keys: strings.increment(keys, name, 1))
 
     def rows(self, sid: bytes) -> tuple[int, ...]:
         return self.store.session(sid).rows
