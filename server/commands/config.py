@@ -16,7 +16,7 @@ FIXED = {
     "databases": "1",
     "save": "",
     "appendonly": "no",
-    "maxmemory-policy": "allkeys-lfu",
+    "maxmemory-policy": "volatile-ttl",
     "timeout": "0",
 }
 """What Redis tools read and what no setting of ours changes."""

@@ -73,7 +73,7 @@ def _memory(service: Service) -> Lines:
         "used_memory_peak_human": _human(memory.peak_resident),
         "maxmemory": budget,
         "maxmemory_human": _human(budget),
-        "maxmemory_policy": "allkeys-lfu",
+        "maxmemory_policy": "volatile-ttl",
     }
 
 
@@ -88,14 +88,15 @@ def _persistence(service: Service) -> Lines:
 
 
 def _stats(service: Service) -> Lines:
-    metrics = service.metrics
+    metrics, keys = service.metrics, service.store.keyspace.info()
     return {
         "total_connections_received": metrics.connections,
         "total_commands_processed": metrics.commands,
         "total_net_input_bytes": metrics.bytes_read,
         "total_net_output_bytes": metrics.bytes_written,
         "rejected_connections": metrics.rejected_connections,
-        "evicted_keys": service.store.info().evictions,
+        "expired_keys": keys.expired,
+        "evicted_keys": service.store.info().evictions + keys.evicted,
         "keyspace_hits": metrics.hits,
         "keyspace_misses": metrics.misses,
         "total_error_replies": metrics.errors,
@@ -113,11 +114,13 @@ def _cpu(service: Service) -> Lines:
 
 
 def _keyspace(service: Service) -> Lines:
-    count = service.store.info().namespaces
-    return {"db0": f"keys={count},expires=0,avg_ttl=0"} if count else {}
+    keys = service.store.keyspace.info()
+    count = keys.keys + service.store.info().namespaces
+    return {"db0": f"keys={count},expires={keys.deadlines},avg_ttl=0"} if count else {}
 
 
 def _pion(service: Service) -> Lines:
+    keys = service.store.keyspace.info()
     totals, metrics = service.store.info(), service.metrics
     budget = service.settings.max_bytes
     return {
@@ -125,6 +128,8 @@ def _pion(service: Service) -> Lines:
         "namespaces": totals.namespaces,
         "pages": totals.pages,
         "rows": totals.rows,
+        "plain_keys": keys.keys,
+        "plain_key_bytes": keys.bytes,
         "stored_bytes": totals.bytes,
         "budget_bytes": budget,
         "catalog_bytes": totals.catalog_bytes,
