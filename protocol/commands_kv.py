@@ -153,6 +153,16 @@ _V = (
 
 _PREFIX = (
     CommandSpec(
+        name="KV.PREFIX.COMMIT",
+        summary="Waits until everything acknowledged so far is on the disk.",
+        group="prefix",
+        reply="OK.",
+        flags=REMOVE,
+        categories=("kv", "write", "slow"),
+        complexity="O(B), B = bytes not yet on the disk",
+        examples=(Example("KV.PREFIX.COMMIT", "OK"),),
+    ),
+    CommandSpec(
         name="KV.PREFIX.DROP",
         summary="Removes namespaces with everything in them.",
         group="prefix",

@@ -159,7 +159,14 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
 
 
+def commit(client: Client, args: Sequence[Argument]) -> bytes:
+    """KV.PREFIX.COMMIT: everything acknowledged so far is on the disk when this is answered."""
+    client.service.store.sync()
+    return reply.OK
+
+
 HANDLERS: dict[str, Handler] = {
+    "KV.PREFIX.COMMIT": commit,
     "KV.PREFIX.DROP": drop,
     "KV.PREFIX.INFO": info,
     LOOKUP: lookup,

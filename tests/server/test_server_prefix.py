@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 from pionkv.server.schemas import UNIFORM_FORMATS
+from pionkv.storage import Store
 
 DIM = 32
 ROWS = np.random.default_rng(2).standard_normal((5, DIM), np.float32).tobytes()
@@ -116,6 +117,15 @@ def test_sides_of_their_own_schema(wire) -> None:
     assert b"layer_1_fmt:mlx4g32\r\n" in wire.command("V.INFO", "n_pv")
     owner = wire.command("KV.PREFIX.OWNER", "n").split()
     assert owner[0] == "0" and 0 < int(owner[1]) < 2**32
+
+
+def test_commit_brings_everything_to_the_disk(wire, monkeypatch) -> None:
+    synced = []
+    sync = Store.sync
+    monkeypatch.setattr(Store, "sync", lambda store: synced.append(sync(store)))
+    wire.command("KV.PREFIX.REGISTER", "n", DIM, "fp16")
+    assert wire.command("KV.PREFIX.COMMIT") == "OK"
+    assert synced == [None]
 
 
 def test_owner(wire) -> None:
