@@ -17,7 +17,7 @@ import numpy as np
 from . import codec
 from .errors import FormatError, KernelError, NonFinite, Overflow, Refused
 from .formats import Element
-from .gpu_source import GROUP_THREADS, NONE, Dialect, Direction, Plan, plan
+from .gpu_source import NONE, Dialect, Direction, Plan, plan
 from .layout import Heads
 from .report import TALLY
 
@@ -98,7 +98,7 @@ class MlxRunner:
         outputs: list[mx.array] = run(
             inputs=list(inputs),
             grid=(planned.threads, 1, 1),
-            threadgroup=(GROUP_THREADS, 1, 1),
+            threadgroup=(planned.group, 1, 1),
             output_shapes=list(shapes),
             output_dtypes=list(dtypes),
             stream=mx.gpu,

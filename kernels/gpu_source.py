@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _PARTS: Final = Path(__file__).parent / "gpu"
 
-GROUP_THREADS: Final = 256
-"""Threads of a thread group: eight SIMD groups of 32 lanes."""
+TEAMS: Final = 8
+"""SIMD groups of 32 lanes in a thread group."""
 
 MAX_OCTETS: Final = 2**31 - 1
 """Octets of 8 elements in one launch; the kernels count them in 32 bits."""
@@ -93,6 +93,7 @@ class Plan:
     Attributes:
         kernel: What to run.
         threads: Threads of the grid, whole thread groups.
+        group: Threads of a thread group.
         slots: Length of the `refused` output of a pack kernel.
         octets: Octets of a row.
         slots_per_row: 0 where a slot stands for 32 octets and holds a position among their elements; else the
@@ -101,6 +102,7 @@ class Plan:
 
     kernel: Kernel
     threads: int
+    group: int
     slots: int
     octets: int
     slots_per_row: int
@@ -140,7 +142,7 @@ def plan(
         direction: Pack or unpack.
         element: Type of the elements read or written.
         rows: Number of rows, at least 1.
-        tuning: Constants that change speed only, instead of the measured choice (`STEPS`, `KEEP`).
+        tuning: Constants that change speed only, instead of the measured choice (`STEPS`, `KEEP`, `TEAMS`).
 
     Raises:
         FormatError: There is no GPU kernel for the format, or the rows are too many for one launch.
@@ -152,6 +154,7 @@ def plan(
     if rows * octets > MAX_OCTETS:
         raise FormatError(f"{spec.format}: {rows} rows of {spec.dim} are too many for one GPU launch")
     constants = _constants(spec, element, tuning or {})
+    group = constants["TEAMS"] * 32
     packing = direction is Direction.PACK
     units = rows * (spec.dim // spec.head_dim if spec.head_dim else 1)
     if packing and reports_groups:
@@ -162,7 +165,8 @@ def plan(
         lanes = -(-rows * octets // (constants["STEPS"] if packing and stem == "affine" else 1))
     return Plan(
         kernel=_kernel(dialect, spec.format, stem, direction, element, tuple(sorted(constants.items()))),
-        threads=-(-lanes // GROUP_THREADS) * GROUP_THREADS,
+        threads=-(-lanes // group) * group,
+        group=group,
         slots=units if reports_groups else -(-rows * octets // 32),
         octets=octets,
         slots_per_row=units // rows if reports_groups else 0,
@@ -183,7 +187,7 @@ def _constants(spec: LayerSpec, element: Element, tuning: Mapping[str, int]) -> 
         "VARIANT": details.variant,
         "MANTISSA": details.variant or 3,
         "ROPE": spec.rope,
-        "TEAMS": GROUP_THREADS // 32,
+        "TEAMS": TEAMS,
         "STEPS": 2,
         "KEEP": min(4, -(-octets // 32)),
         **tuning,
@@ -223,7 +227,11 @@ def _tables(stem: str, constants: tuple[tuple[str, int], ...]) -> list[tuple[str
         return [("TURBO_LEVELS", levels), ("TURBO_RATIO_UNIT", f"{TURBO_RATIO_UNIT}.0f")]
     if stem == "rvq":
         first, second = (", ".join(map(str, stage)) for stage in RVQ[bits // 2])
-        return [("RVQ_FIRST", first), ("RVQ_SECOND", second), ("RVQ_SIGNS", ", ".join(f"{word}u" for word in SIGNS))]
+        return [
+            ("RVQ_FIRST", first),
+            ("RVQ_SECOND", second),
+            ("RVQ_SIGNS", ", ".join(f"{word}u" for word in SIGNS)),
+        ]
     return []
 
 

@@ -78,7 +78,12 @@ FN float from_lane(float value, uint lane) {
 }
 
 FN uint least_of_lanes(uint value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  for (uint mask = 1; mask < 32; mask *= 2) value = min(value, from_lane_xor(value, mask));
+  return value;
+#else
   return __reduce_min_sync(0xffffffffu, value);
+#endif
 }
 
 FN void wait_for_lanes() {

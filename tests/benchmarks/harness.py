@@ -161,9 +161,12 @@ def _relative(argument: str) -> str:
 
 def commit() -> str:
     """The revision that is checked out."""
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return "unknown"
     return done.stdout.strip() or "unknown"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from pionkv.kernels import Element, LayerSpec
-from pionkv.kernels.gpu_source import GROUP_THREADS, Dialect, Direction, Kernel, Plan, plan
+from pionkv.kernels.gpu_source import Dialect, Direction, Kernel, Plan, plan
 
 SHIM = Path(__file__).parent / "shim"
 _PARTS = 4
@@ -93,9 +93,9 @@ def _caller(dialect: Dialect, variant: Variant, name: str) -> str:
     arguments += [value for _, value in _METAL_ATTRIBUTES.values()] if metal else []
     call = f"{_space(variant)}::{name}({', '.join(arguments)});"
     return (
-        f'extern "C" int run_{name}(void* const* buffers, uint32_t threads, int flush) {{\n'
+        f'extern "C" int run_{name}(void* const* buffers, uint32_t threads, uint32_t group, int flush) {{\n'
         f"  lanes::flush_subnormals(flush);\n"
-        f"  const bool level = lanes::launch(threads, {GROUP_THREADS}, [=] {{ {call} }});\n"
+        f"  const bool level = lanes::launch(threads, group, [=] {{ {call} }});\n"
         f"  lanes::flush_subnormals(false);\n"
         f"  return level;\n}}\n"
     )
@@ -148,7 +148,7 @@ class Shim:
             AssertionError: The lanes of a SIMD group took different ways.
         """
         pointers = (ctypes.c_void_p * len(buffers))(*(b.ctypes.data for b in buffers))
-        level = self._functions[planned.kernel.name](pointers, planned.threads, int(flush))
+        level = self._functions[planned.kernel.name](pointers, planned.threads, planned.group, int(flush))
         assert level, "lanes of one SIMD group did not meet equally often"
 
 

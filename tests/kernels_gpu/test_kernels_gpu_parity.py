@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from gpu_cases import Layout, edge_rows, laid_out, refusals, shapes, words_of
-from gpu_shim import Shim, shim_pack, shim_unpack
+from gpu_shim import Shim, Variant, shim_pack, shim_unpack
 from numpy.typing import NDArray
 from pionkv.kernels import FORMATS, Element, Heads, LayerSpec, Refused, pack, unpack
-from pionkv.kernels.gpu_source import Dialect
+from pionkv.kernels.gpu_source import Dialect, Direction, plan
 
 each_dialect = pytest.mark.parametrize("dialect", Dialect, ids=lambda d: d.value)
 each_format = pytest.mark.parametrize("name", FORMATS)
@@ -113,3 +114,27 @@ def test_verbatim_formats_carry_every_bit_pattern(
     rows = stored_bytes.size // spec.row_bytes
     ours = shim_unpack(shim_of(dialect), spec, stored_bytes[: rows * spec.row_bytes], element, 2, rows)
     assert_same(ours, oracle_unpack(spec, stored_bytes[: rows * spec.row_bytes], element, 2, rows), "unpack")
+
+
+@each_dialect
+@pytest.mark.parametrize(
+    ("name", "tuning"),
+    [
+        ("mlx4g32", {"STEPS": 1}),
+        ("mlx4g32", {"STEPS": 4}),
+        ("int8", {"KEEP": 1}),
+        ("int8", {"KEEP": 3}),
+        ("fp8", {"TEAMS": 4}),
+        ("turbo3", {"TEAMS": 16}),
+    ],
+)
+def test_constants_for_speed_change_no_byte(
+    tmp_path: Path, name: str, tuning: dict[str, int], dialect: Dialect
+) -> None:
+    spec, element = LayerSpec(name, 1056), Element.F16
+    kernel = plan(dialect, spec, Direction.PACK, element, 1, tuning).kernel
+    shim = Shim(dialect, [Variant(kernel, Direction.PACK, element)], tmp_path)
+    words = words_of(edge_rows(spec.dim, element, spec.details.limit, seed=5), element)
+    packed, refused = shim_pack(shim, spec, laid_out(words, Layout()), element, tuning=tuning)
+    assert refused == -1
+    assert_same(packed, oracle_pack(spec, words, element), f"{name} {tuning}")
