@@ -15,7 +15,6 @@ from . import (
     prefix,
     prefix_blocks,
     process,
-    pubsub,
     snapshots,
     states,
     stats,
@@ -31,7 +30,7 @@ from . import (
 _FAMILIES = (
     connection, client, command, config, info, process, stats,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
-    strings, hashes, zsets, zranges, keys, transactions, pubsub,
+    strings, hashes, zsets, zranges, keys, transactions,
 )  # fmt: skip
 
 OPEN_TO_ALL = frozenset({"AUTH", "HELLO", "QUIT", "RESET"})

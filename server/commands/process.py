@@ -1,4 +1,4 @@
-"""TIME, MONITOR, SHUTDOWN."""
+"""TIME, SHUTDOWN."""
 
 from __future__ import annotations
 
@@ -33,14 +33,7 @@ def shutdown(client: Client, args: Sequence[Argument]) -> bytes:
     return NOTHING
 
 
-def monitor(client: Client, args: Sequence[Argument]) -> bytes:
-    """MONITOR."""
-    client.service.monitors.add(client)
-    return reply.OK
-
-
 HANDLERS: dict[str, Handler] = {
-    "MONITOR": monitor,
     "SHUTDOWN": shutdown,
     "TIME": time,
 }
