@@ -23,7 +23,7 @@ SHOWN = (3, 10, 7)
 
 def demo(
     all_questions: Annotated[bool, typer.Option("--all-questions", help="Ask all 20 questions.")] = False,
-    answer_tokens: Annotated[int, typer.Option(help="The most tokens of an answer.", min=1)] = 32,
+    answer_tokens: Annotated[int, typer.Option(help="The most tokens of an answer.", min=1)] = 48,
 ) -> None:
     """Prefill in one process, restore in another, compare the answers. Leaves nothing behind."""
     console = Console()

@@ -40,7 +40,7 @@ def figures(comparisons: Sequence[Comparison]) -> Table:
     """The table of times and bytes."""
     table = Table(
         title="Time to first token: prefilled in process A, restored in process B",
-        caption="sent: by A to publish; received: by B to restore; differs: first token unlike A's",
+        caption="sent by A to publish, received by B to restore; differs: answer and token unlike A's",
     )
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading == "format" else "right", no_wrap=True)
@@ -68,7 +68,7 @@ def answers(question: str, index: int, comparisons: Sequence[Comparison]) -> Tab
 
 
 def _place(found: tuple[int, int] | None) -> str:
-    return "none" if found is None else f"{found[0] + 1}: token {found[1] + 1}"
+    return "none" if found is None else f"{found[0] + 1}:{found[1] + 1}"
 
 
 def _megabytes(count: int) -> str:

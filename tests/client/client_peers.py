@@ -164,6 +164,8 @@ class Proxy:
         if fault.action == "kill" and fault.kill is not None:
             fault.kill()
             self.fault = None
+            client.sendall(rest)
+            self.passed += len(rest)
             return True
         if fault.action == "flip":
             client.sendall(bytes(byte ^ 1 for byte in rest))

@@ -88,4 +88,4 @@ def test_a_difference_is_not_kept_quiet() -> None:
     with console.capture() as capture:
         console.print(figures([comparison]))
     assert "10.0x" in capture.get()
-    assert "2: token 2" in capture.get()
+    assert "2:2" in capture.get()
