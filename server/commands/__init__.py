@@ -33,11 +33,8 @@ _FAMILIES = (
     strings, hashes, zsets, zranges, keys, transactions,
 )  # fmt: skip
 
-OPEN_TO_ALL = frozenset({"AUTH", "HELLO", "QUIT", "RESET"})
-"""Commands that a client may send before it has given the password, as in Redis."""
-
 
 def make_dispatcher() -> Dispatcher:
     """A dispatcher that knows every command of this server."""
     handlers = {name: handler for family in _FAMILIES for name, handler in family.HANDLERS.items()}
-    return Dispatcher(handlers, vstorebatch.OPENERS | states.OPENERS | strings.OPENERS, OPEN_TO_ALL)
+    return Dispatcher(handlers, vstorebatch.OPENERS | states.OPENERS | strings.OPENERS)

@@ -17,6 +17,7 @@ def test_every_command_of_the_table_has_a_handler_and_no_other() -> None:
 def test_commands_open_to_all_are_those_the_table_says() -> None:
     open_to_all = {name for name, entry in make_dispatcher().entries.items() if not entry.needs_auth}
     assert open_to_all == {name for name, spec in COMMANDS.items() if "no_auth" in spec.flags}
+    assert open_to_all == {"AUTH", "HELLO", "QUIT", "RESET"}
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
