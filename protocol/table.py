@@ -13,6 +13,7 @@ from types import MappingProxyType
 from .commands_collections import HASH_COMMANDS, ZSET_COMMANDS
 from .commands_keys import KEY_COMMANDS, TRANSACTION_COMMANDS
 from .commands_kv import KV_COMMANDS
+from .commands_pubsub import PUBSUB_COMMANDS
 from .commands_redis import REDIS_COMMANDS
 from .commands_state import STATE_COMMANDS
 from .commands_strings import STRING_COMMANDS
@@ -26,7 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FAMILIES = (
-    REDIS_COMMANDS, KV_COMMANDS, STATE_COMMANDS,
+    REDIS_COMMANDS, PUBSUB_COMMANDS, KV_COMMANDS, STATE_COMMANDS,
     STRING_COMMANDS, HASH_COMMANDS, ZSET_COMMANDS, KEY_COMMANDS, TRANSACTION_COMMANDS,
 )  # fmt: skip
 

@@ -51,8 +51,16 @@ class Client:
     """Set by a command that ends the connection; it is closed when its reply has been sent."""
     commands: int = 0
     transaction: Transaction = field(default_factory=Transaction)
+    channels: dict[bytes, None] = field(default_factory=dict)
+    patterns: dict[bytes, None] = field(default_factory=dict)
+    """What it listens to, in the order in which it began to; kept by `Channels`."""
     two_byte_input: Input = Input.F16
     """What two-byte elements of this client were last: the best guess before it has declared the next."""
+
+    @property
+    def listens_to(self) -> int:
+        """How many channels and patterns it listens to."""
+        return len(self.channels) + len(self.patterns)
 
     def after_command(self) -> None:
         """Move CLIENT REPLY SKIP along: the command after it is not answered, the one after that is."""
@@ -74,6 +82,8 @@ class Client:
         self.set_reply_mode(ReplyMode.ON)
         self.no_evict = self.no_touch = False
         self.transaction.close()
+        self.service.channels.forget(self)
+        self.service.monitors.forget(self)
 
 
 def read_addresses(client: Client, transport: asyncio.BaseTransport) -> None:

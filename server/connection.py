@@ -10,10 +10,11 @@ import asyncio
 from typing import cast
 
 from pionkv.protocol import reply
-from pionkv.protocol.errors import CommandError, ProtocolError
+from pionkv.protocol.errors import ProtocolError
 from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestParser
 
 from . import eager
+from .admission import admit
 from .arguments import Argument
 from .clients import Client, ReplyMode, read_addresses
 from .dispatch import Dispatcher, Entry, Slow
@@ -236,8 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         entry: Entry | None = None
         try:
             entry = self._dispatcher.find(words)
-            if entry.needs_auth and not client.authenticated:
-                raise CommandError("NOAUTH", "Authentication required.")
+            admit(client, entry, words)
             client.last_command = entry.spec.name
             entry.calls += 1
             if client.transaction.open and entry.spec.name not in AT_ONCE:

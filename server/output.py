@@ -24,6 +24,9 @@ SLICE_BYTES = 1 << 20
 COPIED_SLICE_BYTES = 1 << 16
 """Buffers that are wanted back are copied in slices of this size; the transport holds one of them at most."""
 
+PUSH_BYTES = 8 << 20
+"""Messages that wait for a peer which does not read them; beyond this it is cut off."""
+
 STALL_SECONDS = 1.0
 """A peer that reads nothing for so long has stopped to read."""
 
@@ -46,6 +49,8 @@ class Output:
         self._transport: asyncio.Transport | None = None
         self._gathered: list[bytes | memoryview] = []
         self._gathered_bytes = 0
+        self._pushes: list[bytes] = []
+        self._pushed_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._turn = TURN_BYTES
 
@@ -58,6 +63,7 @@ class Output:
         """The connection is gone: who waits to send gets `ConnectionResetError`, further replies vanish."""
         self._transport = None
         self._gathered.clear()
+        self._pushes.clear()
         self._wake(ConnectionResetError("the peer is gone"))
 
     @property
@@ -73,6 +79,27 @@ class Output:
         self._gathered_bytes += len(reply)
         if self._gathered_bytes > GATHER_BYTES:
             self.flush()
+
+    def push(self, message: bytes) -> None:
+        """Send a message that answers no command, after a reply in parts if one is under way.
+
+        Who does not read its messages is cut off.
+        """
+        self._pushes.append(message)
+        self._pushed_bytes += len(message)
+        if self._transport is None:
+            return
+        if self._pushed_bytes + self._transport.get_write_buffer_size() > PUSH_BYTES:
+            self._transport.abort()
+        elif not self.unfinished:
+            self._release_pushes()
+            self.flush()
+
+    def _release_pushes(self) -> None:
+        self._gathered += self._pushes
+        self._gathered_bytes += self._pushed_bytes
+        self._pushes.clear()
+        self._pushed_bytes = 0
 
     def flush(self) -> None:
         """Hand what was gathered to the transport in one vectored write."""
@@ -95,6 +122,7 @@ class Output:
         self.unfinished = True
         yield
         self.unfinished = False
+        self._release_pushes()
 
     async def send(self, buffers: Iterable[memoryview]) -> None:
         """Send buffers, large ones without copying; they must stay as they are until they have been sent.

@@ -16,6 +16,9 @@ from .buffers import ChunkPool, SpoolPool
 from .config import Settings
 from .exporting import Exports
 from .metrics import LoopLag, Metrics
+from .monitor import Monitors
+from .notices import Notices
+from .pubsub import Channels
 from .receipt import Receipt
 from .warming import KernelLoader
 
@@ -53,6 +56,9 @@ class Service:
         self.started_at = clock()
         self.run_id = secrets.token_hex(20)
         self.receipt = Receipt()
+        self.channels = Channels()
+        self.notices = Notices(self.channels, store)
+        self.monitors = Monitors()
         self.exports = Exports(settings.data_dir / "export")
         self.connections: dict[int, Connection] = {}
         self.no_connections = asyncio.Event()
@@ -78,5 +84,7 @@ class Service:
     def remove(self, connection: Connection) -> None:
         """A client is gone."""
         self.connections.pop(connection.client.id, None)
+        self.channels.forget(connection.client)
+        self.monitors.forget(connection.client)
         if not self.connections:
             self.no_connections.set()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 QUEUED = reply.simple("QUEUED")
 AT_ONCE = frozenset({"MULTI", "EXEC", "DISCARD", "WATCH", "QUIT", "RESET"})
 """Commands that are run, not gathered, after MULTI."""
+NEVER = frozenset({"SUBSCRIBE", "UNSUBSCRIBE", "PSUBSCRIBE", "PUNSUBSCRIBE", "MONITOR", "SHUTDOWN"})
+"""Commands with more than one reply, or none."""
 HARMLESS_GROUPS = frozenset({"connection", "server", "pubsub", "transactions"})
 NOT_ALLOWED = CommandError("ERR", "Command not allowed inside a transaction")
 SPOILED = CommandError("EXECABORT", "Transaction discarded because of previous errors.")
@@ -64,7 +66,8 @@ class Transaction:
             CommandError: It cannot be part of a transaction, or the transaction becomes larger than `limit`
             bytes.
         """
-        if not isinstance(entry.handler, Keyed) and entry.spec.group not in HARMLESS_GROUPS:
+        harmless = entry.spec.group in HARMLESS_GROUPS and entry.spec.name not in NEVER
+        if not (isinstance(entry.handler, Keyed) or harmless):
             raise NOT_ALLOWED
         self.size += sum(word.length if isinstance(word, Receiver) else len(word) for word in args)
         if self.size > limit:

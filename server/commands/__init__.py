@@ -15,6 +15,7 @@ from . import (
     prefix,
     prefix_blocks,
     process,
+    pubsub,
     snapshots,
     states,
     stats,
@@ -30,7 +31,7 @@ from . import (
 _FAMILIES = (
     connection, client, command, config, info, process, stats,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
-    strings, hashes, zsets, zranges, keys, transactions,
+    strings, hashes, zsets, zranges, keys, transactions, pubsub,
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pionkv.protocol.errors import CommandError
 from ..arguments import Argument, Cursor, blob, integer, shown
 from ..clients import Client
 from ..dispatch import Handler
+from ..pubsub import push
 from ..service import REDIS_VERSION
 from .client import check_name
 
@@ -27,6 +28,8 @@ HELLO_NOAUTH = CommandError(
 
 def ping(client: Client, args: Sequence[Argument]) -> bytes:
     """PING [message]."""
+    if client.protocol == 2 and client.listens_to:
+        return push(client, b"pong", blob(args[1]) if len(args) > 1 else b"")
     if len(args) == 1:
         return PONG
     if len(args) == 2:

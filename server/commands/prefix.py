@@ -140,7 +140,11 @@ def _lookup_options(client: Client, cursor: Cursor) -> tuple[int | None, int | N
 
 def drop(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.DROP ns [ns ...]: how many there were."""
-    return reply.integer(client.service.store.drop_namespaces([blob(name) for name in args[1:]]))
+    names, notices = [blob(name) for name in args[1:]], client.service.notices
+    there = notices.present(names)
+    count = client.service.store.drop_namespaces(names)
+    notices.dropped(there)
+    return reply.integer(count)
 
 
 def info(client: Client, args: Sequence[Argument]) -> bytes:

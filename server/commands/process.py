@@ -1,4 +1,4 @@
-"""TIME, SHUTDOWN."""
+"""TIME, MONITOR, SHUTDOWN."""
 
 from __future__ import annotations
 
@@ -33,7 +33,14 @@ def shutdown(client: Client, args: Sequence[Argument]) -> bytes:
     return NOTHING
 
 
+def monitor(client: Client, args: Sequence[Argument]) -> bytes:
+    """MONITOR."""
+    client.service.monitors.add(client)
+    return reply.OK
+
+
 HANDLERS: dict[str, Handler] = {
+    "MONITOR": monitor,
     "SHUTDOWN": shutdown,
     "TIME": time,
 }

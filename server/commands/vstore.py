@@ -12,6 +12,7 @@ from pionkv.storage import Schema, SessionView
 from ..arguments import Argument, Cursor, blob, integer, keyword, shown, unknown_option
 from ..clients import Client
 from ..dispatch import Handler
+from ..notices import namespace_of
 from ..schemas import DEFAULT_FORMAT, ROPE_FORMAT, UNIFORM_FORMATS, per_layer, uniform
 
 
@@ -101,7 +102,11 @@ def _session_lines(view: SessionView) -> Iterator[str]:
 
 def drop(client: Client, args: Sequence[Argument]) -> bytes:
     """V.DROP sid [sid ...]: how many there were."""
-    return reply.integer(client.service.store.drop_sessions([blob(sid) for sid in args[1:]]))
+    sids, notices = [blob(sid) for sid in args[1:]], client.service.notices
+    sides = notices.present(name for sid in sids if (name := namespace_of(sid)) is not None)
+    count = client.service.store.drop_sessions(sids)
+    notices.dropped(sides)
+    return reply.integer(count)
 
 
 HANDLERS: dict[str, Handler] = {"V.CREATE": create, "V.DROP": drop, "V.INFO": info}

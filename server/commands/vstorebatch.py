@@ -136,5 +136,22 @@ def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver
     return Spooling(service, partial(place.begin, client), length, client.two_byte_input, wake)
 
 
-HANDLERS: dict[str, Handler] = {NAME: storebatch}
+def run(client: Client, args: Sequence[Argument]) -> bytes | Slow:
+    """Store rows, and tell those who listen when their prefix can be restored."""
+    result = storebatch(client, args)
+    if not client.service.channels:
+        return result
+    if not isinstance(result, bytes):
+        return _then_notice(client, blob(args[1]), result)
+    client.service.notices.changed(blob(args[1]))
+    return result
+
+
+async def _then_notice(client: Client, sid: bytes, slow: Slow) -> bytes | None:
+    result = await slow
+    client.service.notices.changed(sid)
+    return result
+
+
+HANDLERS: dict[str, Handler] = {NAME: run}
 OPENERS: dict[str, dict[int, Opener]] = {NAME: {BLOB: open_blob}}

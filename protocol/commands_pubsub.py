@@ -1,0 +1,123 @@
+"""Messages between clients, and notices of what happens to prefixes."""
+
+from __future__ import annotations
+
+from .spec import CommandSpec, Example, many, optional, pattern, string
+
+_LISTEN = ("pubsub", "noscript", "loading", "stale")
+_ASK = ("pubsub", "loading", "stale")
+_CHANNEL, _PATTERN = string("channel"), pattern("pattern")
+
+PUBSUB_COMMANDS = (
+    CommandSpec(
+        name="PSUBSCRIBE",
+        summary="Listens to all channels that match patterns.",
+        group="pubsub",
+        reply="For each pattern a message: psubscribe, the pattern, how much this connection listens to.",
+        parameters=(many(_PATTERN),),
+        flags=_LISTEN,
+        categories=("pubsub", "slow"),
+        complexity="O(N), N = patterns",
+        examples=(Example("PSUBSCRIBE __keyevent@0__:*", '1) "psubscribe"'),),
+    ),
+    CommandSpec(
+        name="PUBLISH",
+        summary="Sends a message to all who listen to a channel.",
+        group="pubsub",
+        reply="How many got it, an integer.",
+        parameters=(_CHANNEL, string("message")),
+        flags=(*_ASK, "fast"),
+        categories=("pubsub", "fast"),
+        complexity="O(N + M), N = listeners of the channel, M = patterns",
+        examples=(Example("PUBLISH news hello", "(integer) 1"),),
+    ),
+    CommandSpec(
+        name="PUBSUB",
+        summary="A container for commands about channels.",
+        group="pubsub",
+        reply="Depends on the subcommand.",
+        categories=("slow",),
+        container=True,
+    ),
+    CommandSpec(
+        name="PUBSUB|CHANNELS",
+        summary="The channels somebody listens to, patterns aside.",
+        group="pubsub",
+        reply="An array of names.",
+        parameters=(optional(_PATTERN),),
+        flags=_ASK,
+        categories=("pubsub", "slow"),
+        complexity="O(N), N = channels",
+        examples=(Example("PUBSUB CHANNELS news*", '1) "news"'),),
+    ),
+    CommandSpec(
+        name="PUBSUB|HELP",
+        summary="Lists the subcommands.",
+        group="pubsub",
+        reply="An array of lines.",
+        flags=("loading", "stale"),
+        categories=("slow",),
+    ),
+    CommandSpec(
+        name="PUBSUB|NUMPAT",
+        summary="How many patterns somebody listens to.",
+        group="pubsub",
+        reply="An integer.",
+        flags=_ASK,
+        categories=("pubsub", "slow"),
+        examples=(Example("PUBSUB NUMPAT", "(integer) 0"),),
+    ),
+    CommandSpec(
+        name="PUBSUB|NUMSUB",
+        summary="How many listen to each of some channels, patterns aside.",
+        group="pubsub",
+        reply="An array: a name and an integer for each channel.",
+        parameters=(optional(many(_CHANNEL)),),
+        flags=_ASK,
+        categories=("pubsub", "slow"),
+        complexity="O(N), N = channels asked for",
+        examples=(Example("PUBSUB NUMSUB news", '1) "news"'),),
+    ),
+    CommandSpec(
+        name="PUNSUBSCRIBE",
+        summary="Listens to patterns no more, to none of them when none is named.",
+        group="pubsub",
+        reply="For each pattern a message: punsubscribe, the pattern, how much this connection listens to.",
+        parameters=(optional(many(_PATTERN)),),
+        flags=_LISTEN,
+        categories=("pubsub", "slow"),
+        complexity="O(N), N = patterns",
+        examples=(Example("PUNSUBSCRIBE", '1) "punsubscribe"'),),
+    ),
+    CommandSpec(
+        name="SUBSCRIBE",
+        summary="Listens to channels.",
+        group="pubsub",
+        reply="For each channel a message: subscribe, the channel, how much this connection listens to.",
+        parameters=(many(_CHANNEL),),
+        flags=_LISTEN,
+        categories=("pubsub", "slow"),
+        complexity="O(N), N = channels",
+        examples=(Example("SUBSCRIBE news", '1) "subscribe"'),),
+    ),
+    CommandSpec(
+        name="UNSUBSCRIBE",
+        summary="Listens to channels no more, to none of them when none is named.",
+        group="pubsub",
+        reply="For each channel a message: unsubscribe, the channel, how much this connection listens to.",
+        parameters=(optional(many(_CHANNEL)),),
+        flags=_LISTEN,
+        categories=("pubsub", "slow"),
+        complexity="O(N), N = channels",
+        examples=(Example("UNSUBSCRIBE news", '1) "unsubscribe"'),),
+    ),
+    CommandSpec(
+        name="MONITOR",
+        summary="Shows every command that the server runs, passwords left out.",
+        group="server",
+        reply="OK, and from then on a line for each command.",
+        flags=("admin", "noscript", "loading", "stale"),
+        categories=("admin", "slow", "dangerous"),
+        examples=(Example("MONITOR", "OK"),),
+    ),
+)

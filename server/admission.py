@@ -1,0 +1,35 @@
+"""What every command has to pass before it is run, and who is shown that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pionkv.protocol.errors import CommandError
+
+from .arguments import Argument
+
+if TYPE_CHECKING:
+    from .clients import Client
+    from .dispatch import Entry
+
+NOT_AUTHENTICATED = CommandError("NOAUTH", "Authentication required.")
+WHILE_LISTENING = frozenset(
+    {"PING", "PSUBSCRIBE", "PUNSUBSCRIBE", "QUIT", "RESET", "SUBSCRIBE", "UNSUBSCRIBE"}
+)
+ONLY_LISTENING = "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+"""In RESP2 a message looks like a reply: who listens can run nothing whose reply could be taken for one."""
+
+
+def admit(client: Client, entry: Entry, args: Sequence[Argument]) -> None:
+    """Let a command pass.
+
+    Raises:
+        CommandError: It may not be run by this client now.
+    """
+    if entry.needs_auth and not client.authenticated:
+        raise NOT_AUTHENTICATED
+    if client.protocol == 2 and client.listens_to and entry.spec.name not in WHILE_LISTENING:
+        raise CommandError("ERR", f"Can't execute '{entry.spec.name.lower()}': {ONLY_LISTENING}")
+    if client.service.monitors:
+        client.service.monitors.show(client, entry, args)

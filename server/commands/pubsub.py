@@ -1,0 +1,74 @@
+"""SUBSCRIBE and its like, PUBLISH, PUBSUB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pionkv.protocol import reply
+
+from ..arguments import Argument, blob
+from ..clients import Client
+from ..dispatch import Handler
+from ..glob import matches
+from ..pubsub import push
+from .command import help
+
+
+def _subscribe(kind: bytes, *, pattern: bool) -> Handler:
+    def run(client: Client, args: Sequence[Argument]) -> bytes:
+        answers = []
+        for name in map(blob, args[1:]):
+            client.service.channels.listen(client, name, pattern=pattern)
+            answers.append(push(client, kind, name, client.listens_to))
+        return b"".join(answers)
+
+    return run
+
+
+def _unsubscribe(kind: bytes, *, pattern: bool) -> Handler:
+    def run(client: Client, args: Sequence[Argument]) -> bytes:
+        names = [*map(blob, args[1:])] or [*(client.patterns if pattern else client.channels)]
+        answers = []
+        for name in names:
+            client.service.channels.leave(client, name, pattern=pattern)
+            answers.append(push(client, kind, name, client.listens_to))
+        return b"".join(answers) or push(client, kind, None, client.listens_to)
+
+    return run
+
+
+def publish(client: Client, args: Sequence[Argument]) -> bytes:
+    """PUBLISH channel message."""
+    return reply.integer(client.service.channels.publish(blob(args[1]), blob(args[2])))
+
+
+def channels(client: Client, args: Sequence[Argument]) -> bytes:
+    """PUBSUB CHANNELS [pattern]."""
+    pattern = blob(args[2]) if len(args) > 2 else b"*"
+    found = [name for name in client.service.channels.channels if matches(pattern, name)]
+    return reply.encode(found, client.protocol)
+
+
+def count_listeners(client: Client, args: Sequence[Argument]) -> bytes:
+    """PUBSUB NUMSUB [channel ...]."""
+    known = client.service.channels.channels
+    counts = [item for name in map(blob, args[2:]) for item in (name, len(known.get(name, {})))]
+    return reply.encode(counts, client.protocol)
+
+
+def count_patterns(client: Client, args: Sequence[Argument]) -> bytes:
+    """PUBSUB NUMPAT."""
+    return reply.integer(len(client.service.channels.patterns))
+
+
+HANDLERS: dict[str, Handler] = {
+    "PSUBSCRIBE": _subscribe(b"psubscribe", pattern=True),
+    "PUBLISH": publish,
+    "PUBSUB|CHANNELS": channels,
+    "PUBSUB|HELP": help,
+    "PUBSUB|NUMPAT": count_patterns,
+    "PUBSUB|NUMSUB": count_listeners,
+    "PUNSUBSCRIBE": _unsubscribe(b"punsubscribe", pattern=True),
+    "SUBSCRIBE": _subscribe(b"subscribe", pattern=False),
+    "UNSUBSCRIBE": _unsubscribe(b"unsubscribe", pattern=False),
+}

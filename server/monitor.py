@@ -1,0 +1,60 @@
+"""MONITOR: every command, as a line, to those who asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pionkv.protocol import reply
+
+from .arguments import Argument
+from .receiving import Receiver
+
+if TYPE_CHECKING:
+    from .clients import Client
+    from .dispatch import Entry
+
+LONGEST = 1024
+"""Bytes of one argument that are shown."""
+SECRET = frozenset({"AUTH", "HELLO"})
+"""Commands that carry passwords; those flagged `admin` are left out, too, as in Redis."""
+
+_ESCAPES = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", 7: "\\a", 8: "\\b", 34: '\\"', 92: "\\\\"}
+
+
+def quoted(argument: Argument, limit: int = LONGEST) -> str:
+    """An argument in double quotes, with escapes for what cannot be printed, and cut when it is long."""
+    if isinstance(argument, Receiver):
+        return f"({argument.length} bytes)"
+    text = "".join(
+        _ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}")
+        for byte in bytes(argument[:limit])
+    )
+    return f'"{text}"' if len(argument) <= limit else f'"{text}..." ({len(argument)} bytes)'
+
+
+class Monitors:
+    """The clients that watch what the server does."""
+
+    def __init__(self) -> None:
+        self._clients: dict[int, Client] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._clients)
+
+    def add(self, client: Client) -> None:
+        """From now on it gets a line for each command."""
+        self._clients[client.id] = client
+
+    def forget(self, client: Client) -> None:
+        """It is gone, or starts anew."""
+        self._clients.pop(client.id, None)
+
+    def show(self, client: Client, entry: Entry, args: Sequence[Argument]) -> None:
+        """A client runs a command."""
+        if entry.spec.name in SECRET or "admin" in entry.spec.flags:
+            return
+        words = " ".join(map(quoted, args))
+        line = reply.simple(f"{client.service.clock():.6f} [0 {client.address}] {words}")
+        for watcher in list(self._clients.values()):
+            watcher.out.push(line)
