@@ -213,6 +213,7 @@ _PREFIX = (
                 after("BLOCKS", block("blocks", integer("block-size"), integer("count"), string("hashes")))
             ),
             optional(after("PREFILL_MS", integer("milliseconds"))),
+            optional(after("MODEL", string("digest"))),
         ),
         flags=WRITE,
         categories=("kv", "write", "slow"),

@@ -15,6 +15,7 @@ from .commands_keys import KEY_COMMANDS, TRANSACTION_COMMANDS
 from .commands_kv import KV_COMMANDS
 from .commands_pubsub import PUBSUB_COMMANDS
 from .commands_redis import REDIS_COMMANDS
+from .commands_reuse import REUSE_COMMANDS
 from .commands_state import STATE_COMMANDS
 from .commands_strings import STRING_COMMANDS
 from .errors import CommandError
@@ -28,6 +29,7 @@ __all__ = [
 
 _FAMILIES = (
     REDIS_COMMANDS, PUBSUB_COMMANDS, KV_COMMANDS, STATE_COMMANDS,
+    REUSE_COMMANDS,
     STRING_COMMANDS, HASH_COMMANDS, ZSET_COMMANDS, KEY_COMMANDS, TRANSACTION_COMMANDS,
 )  # fmt: skip
 

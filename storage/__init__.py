@@ -26,6 +26,7 @@ from .errors import (
 )
 from .namespaces import SessionView
 from .options import Durability, StoreOptions
+from .prompts import MODEL_BYTES, Match
 from .read import Location, Rows
 from .records import NamespaceRecord
 from .schema import Schema
@@ -40,6 +41,8 @@ __all__ = [
     "Durability",
     "Gap",
     "LayerLimit",
+    "MODEL_BYTES",
+    "Match",
     "Location",
     "NameLimit",
     "NamespaceExists",

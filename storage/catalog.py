@@ -33,6 +33,8 @@ TABLES = (
     "snapshots",
     "states",
     "blocks",
+    "models",
+    "prompts",
     "manifests",
     "unsynced",
     "quarantine",

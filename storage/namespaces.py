@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from . import refs
+from . import prompts, refs
 from .catalog import Reader, Writer
 from .engine import Engine
 from .errors import (
@@ -90,6 +89,7 @@ def register(
     v_schema: Schema,
     blocks: tuple[int, bytes] | None,
     prefill_us: int | None,
+    model: bytes,
 ) -> None:
     """See `Store.register`."""
     engine.check_name(namespace + K_SUFFIX)
@@ -108,8 +108,7 @@ def register(
         if prefill_us is not None:
             record.prefill_us = prefill_us
         if blocks is not None:
-            size, hashes = blocks
-            writer.put("blocks", _uid(record), struct.pack("<I", size) + hashes)
+            prompts.set_blocks(writer, record, *blocks, model)
         refresh(writer, record)
 
     engine.catalog.write(change)
@@ -225,6 +224,7 @@ def truncate(engine: Engine, namespace: bytes, tokens: int) -> None:
             shorter |= cut_session(writer, session, (tokens,) * len(session.layers))
         if shorter:
             drop_states(writer, record)
+            prompts.cut_blocks(writer, record, tokens)
             refresh(writer, record)
 
     engine.catalog.write(change)
@@ -250,6 +250,7 @@ def fork(engine: Engine, namespace: bytes, child: bytes, tokens: int | None) -> 
             shorter |= _fork_session(writer, session, child, tokens)
         if not shorter:
             _share_states(writer, parent, record)
+        prompts.copy_blocks(writer, parent, record, tokens)
         refresh(writer, record)
 
     engine.catalog.write(change)
@@ -304,8 +305,7 @@ def miss_reason(engine: Engine, namespace: bytes) -> str:
 def blocks(engine: Engine, namespace: bytes) -> tuple[int, bytes] | None:
     """See `Store.blocks`."""
     with engine.catalog.snapshot() as reader:
-        raw = reader.get("blocks", _uid(_namespace(reader, namespace)))
-    return None if raw is None else (struct.unpack_from("<I", raw)[0], raw[4:])
+        return prompts.get_blocks(reader, _namespace(reader, namespace))
 
 
 def manifest(engine: Engine, namespace: bytes) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgpack
 
+from . import prompts
 from .catalog import Writer
 from .engine import Engine
 from .errors import SnapshotLimit, UnknownSnapshot
@@ -40,6 +41,7 @@ def restore(engine: Engine, sid: bytes, snapshot: int) -> None:
         if cut_session(writer, session, rows + [0] * (len(session.layers) - len(rows))):
             record = open_unit(writer, session.unit, engine.clock())
             drop_states(writer, record)
+            prompts.cut_blocks(writer, record, min(rows, default=0))
             refresh(writer, record)
 
     engine.catalog.write(change)

@@ -10,7 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from . import namespaces, read, snapshots, states, write
+import numpy as np
+from numpy.typing import NDArray
+
+from . import namespaces, prompts, read, snapshots, states, write
 from .compact import compact
 from .engine import Engine
 from .files import boot_id
@@ -20,6 +23,7 @@ from .names import unit_of, unit_of_namespace
 from .namespaces import SessionView
 from .opening import close_engine, open_engine
 from .options import Durability, StoreOptions
+from .prompts import Match
 from .read import Location, Rows
 from .records import NamespaceRecord
 from .schema import Schema
@@ -142,6 +146,7 @@ class Store:
         *,
         blocks: tuple[int, bytes] | None = None,
         prefill_us: int | None = None,
+        model: bytes = b"",
     ) -> None:
         """Make the two sessions of a namespace, or find them when they exist with the same schemas.
 
@@ -151,12 +156,13 @@ class Store:
             v_schema: Schema of the V side.
             blocks: Tokens per block and the blocks' hashes (u64 LE each), kept for `blocks`.
             prefill_us: Measured time the rows took to compute, in microseconds.
+            model: Names what computed the rows; `match` finds blocks of one token under it.
 
         Raises:
             SchemaMismatch: A session exists with another schema; nothing changed.
             NameLimit: The name is empty or too long.
         """
-        namespaces.register(self._engine, namespace, k_schema, v_schema, blocks, prefill_us)
+        namespaces.register(self._engine, namespace, k_schema, v_schema, blocks, prefill_us, model)
 
     def session(self, sid: bytes) -> SessionView:
         """A session as it is now. Raises `UnknownSession` or `Quarantined`."""
@@ -173,6 +179,21 @@ class Store:
         blobs and no rows at all; and it has not expired and is not quarantined.
         """
         return namespaces.lookup(self._engine, namespace)
+
+    def match(
+        self, ids: NDArray[np.uint32], model: bytes = b"", *, fewest: int = 1, whole: bool = False
+    ) -> Match | None:
+        """The namespace that can be restored and whose tokens begin with the most of `ids`.
+
+        Only namespaces are found that were registered with blocks of one token, whose hashes are token ids.
+
+        Args:
+            ids: Token ids.
+            model: As given to `register`.
+            fewest: Shorter matches do not count.
+            whole: Find only namespaces all of whose tokens `ids` begins with.
+        """
+        return prompts.match(self._engine, ids, model, fewest, whole)
 
     def namespace(self, namespace: bytes) -> NamespaceRecord:
         """A namespace as it is now, restorable or not. Raises `UnknownNamespace`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import refs
+from . import prompts, refs
 from .catalog import Reader, Writer
 from .expiry import set_expiry
 from .extents import cut
@@ -57,7 +57,7 @@ def drop_unit(writer: Writer, record: NamespaceRecord) -> None:
         drop_session(writer, session)
     drop_states(writer, record)
     uid = record.uid.to_bytes(8, "big")
-    writer.delete("blocks", uid)
+    prompts.drop_blocks(writer, record)
     writer.delete("manifests", uid)
     writer.delete("quarantine", key_of(record.unit))
     remove(writer, record)

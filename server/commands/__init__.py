@@ -14,6 +14,7 @@ from . import (
     keys,
     prefix,
     prefix_blocks,
+    prefix_match,
     process,
     pubsub,
     snapshots,
@@ -31,6 +32,7 @@ from . import (
 _FAMILIES = (
     connection, client, command, config, info, process, stats,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
+    prefix_match,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,
 )  # fmt: skip
 

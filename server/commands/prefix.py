@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import Schema
+from pionkv.storage import MODEL_BYTES, Schema
 
 from ..arguments import Argument, Cursor, blob, integer_within, keyword, shown
 from ..clients import Client
@@ -32,6 +32,7 @@ class Options:
 
     blocks: tuple[int, bytes] | None = None
     prefill_us: int | None = None
+    model: bytes = b""
 
 
 def register(client: Client, args: Sequence[Argument]) -> bytes:
@@ -44,7 +45,12 @@ def register(client: Client, args: Sequence[Argument]) -> bytes:
         k_schema = v_schema = _uniform(client, cursor)
     options = _options(client, cursor)
     client.service.store.register(
-        namespace, k_schema, v_schema, blocks=options.blocks, prefill_us=options.prefill_us
+        namespace,
+        k_schema,
+        v_schema,
+        blocks=options.blocks,
+        prefill_us=options.prefill_us,
+        model=options.model,
     )
     return reply.OK
 
@@ -80,6 +86,8 @@ def _options(client: Client, cursor: Cursor) -> Options:
             options.blocks = _blocks(client, cursor)
         elif cursor.left >= 2 and cursor.take_keyword("PREFILL_MS"):
             options.prefill_us = prefill_us(client, cursor.take())
+        elif cursor.left >= 2 and cursor.take_keyword("MODEL"):
+            options.model = model_digest(cursor.take())
         else:
             cursor.end(REGISTER)
     return options
@@ -99,6 +107,14 @@ def _blocks(client: Client, cursor: Cursor) -> tuple[int, bytes]:
     if len(hashes) != count * HASH_BYTES:
         raise CommandError("ERR", "BLOCKS hash_blob length mismatch")
     return size, hashes
+
+
+def model_digest(argument: Argument) -> bytes:
+    """What names the model of a prefix."""
+    digest = blob(argument)
+    if len(digest) > MODEL_BYTES:
+        raise CommandError("ERR", f"MODEL of {len(digest)} bytes (limit {MODEL_BYTES})")
+    return digest
 
 
 def prefill_us(client: Client, argument: Argument) -> int:

@@ -8,6 +8,7 @@ import ast
 import itertools
 import sys
 
+import numpy as np
 from pionkv.kernels import LayerSpec
 from pionkv.storage import Durability, Schema, StorageError, Store, StoreOptions
 from pionkv.storage.keyspace import strings
@@ -76,6 +77,10 @@ class Peer:
     def hit(self, namespace: bytes) -> int | None:
         view = self.store.lookup(namespace)
         return None if view is None else view.tokens
+
+    def match(self, ids: list[int]) -> tuple[bytes, int] | None:
+        found = self.store.match(np.asarray(ids, np.uint32))
+        return None if found is None else (found.record.namespace, found.tokens)
 
     def mapped(self) -> int:
         return len(self.store._engine.maps.numbers())

@@ -1,0 +1,26 @@
+"""What a client does to compute nothing twice: find the longest stored prefix of some tokens."""
+
+from __future__ import annotations
+
+from .spec import CommandSpec, after, integer, optional, string, word
+
+REUSE_COMMANDS = (
+    CommandSpec(
+        name="KV.PREFIX.MATCH",
+        summary="Finds the longest stored prefix of some tokens, under the model that it was computed with.",
+        group="prefix",
+        reply="Namespace, number of the tokens that it holds from the first on, generation; null when none "
+        "holds MIN of them. Prefixes are found that were registered with BLOCKS of one token and can be "
+        "restored; with WHOLE only those all of whose tokens were given.",
+        parameters=(
+            string("tokens"),
+            optional(after("MODEL", string("digest"))),
+            optional(after("MIN", integer("tokens"))),
+            optional(word("WHOLE")),
+        ),
+        flags=("readonly",),
+        categories=("kv", "read", "slow"),
+        complexity="O(N + log P), N = tokens, P = stored prefixes",
+        usage="tokens, 32 bits each, little-endian",
+    ),
+)

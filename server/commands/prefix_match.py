@@ -1,0 +1,82 @@
+"""KV.PREFIX.MATCH: the longest stored prefix of some tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pionkv.protocol import reply
+from pionkv.protocol.errors import CommandError
+from pionkv.storage import Match
+
+from ..arguments import Argument, Cursor, blob, integer_within
+from ..clients import Client
+from ..dispatch import Handler
+from .prefix import model_digest
+
+MATCH = "KV.PREFIX.MATCH"
+TOKEN_BYTES = 4
+
+
+@dataclass(slots=True)
+class Options:
+    """What may follow the tokens."""
+
+    model: bytes = b""
+    fewest: int = 1
+    whole: bool = False
+
+
+def match(client: Client, args: Sequence[Argument]) -> bytes:
+    """KV.PREFIX.MATCH tokens [MODEL digest] [MIN n] [WHOLE]: namespace, tokens, generation; or null."""
+    ids = _ids(client, args[1])
+    options = _options(client, Cursor(args, 2))
+    service = client.service
+    found = service.store.match(ids, options.model, fewest=options.fewest, whole=options.whole)
+    if found is None:
+        service.metrics.misses += 1
+        service.receipt.totals.misses += 1
+        return reply.null(client.protocol)
+    service.metrics.hits += 1
+    _claim(client, found)
+    record = found.record
+    return reply.encode([record.namespace, found.tokens, record.generation], client.protocol)
+
+
+def _ids(client: Client, argument: Argument) -> NDArray[np.uint32]:
+    data, limit = blob(argument), client.service.limits.block_hashes
+    if len(data) % TOKEN_BYTES:
+        raise CommandError("ERR", f"{MATCH}: {len(data)} bytes of tokens are no multiple of {TOKEN_BYTES}")
+    if len(data) // TOKEN_BYTES > limit:
+        raise CommandError("ERR", f"{MATCH}: {len(data) // TOKEN_BYTES} tokens (limit {limit})")
+    return np.frombuffer(data, "<u4")
+
+
+def _options(client: Client, cursor: Cursor) -> Options:
+    options = Options()
+    while cursor:
+        if cursor.left >= 2 and cursor.take_keyword("MODEL"):
+            options.model = model_digest(cursor.take())
+        elif cursor.left >= 2 and cursor.take_keyword("MIN"):
+            high = client.service.limits.block_hashes
+            options.fewest = integer_within(cursor.take(), 1, high, f"MIN out of range (1..{high})")
+        elif cursor.take_keyword("WHOLE"):
+            options.whole = True
+        else:
+            cursor.end(MATCH)
+    return options
+
+
+def _claim(client: Client, found: Match) -> None:
+    """A part of a prefix saves a part of its prefill."""
+    record = found.record
+    if 0 < found.tokens < record.tokens:
+        micros = record.prefill_us * found.tokens // record.tokens
+        client.service.receipt.claim(record.namespace, found.tokens, micros or None)
+    else:
+        client.service.receipt.claim(record.namespace, None, None)
+
+
+HANDLERS: dict[str, Handler] = {MATCH: match}
