@@ -95,9 +95,9 @@ _PREFIX = (
     ),
     CommandSpec(
         name="KV.PREFIX.OWNER",
-        summary="Which worker has a prefix: any worker serves any, so it is 0 for all that exist.",
+        summary="Which worker last published or changed a prefix; every worker serves it.",
         group="prefix",
-        reply="0, followed by the digest of the schema when layers differ; -1 when there is no such prefix.",
+        reply="The worker's number, and the schema's digest when layers differ; -1 without such a prefix.",
         parameters=(key("namespace"),),
         flags=("readonly", "fast"),
         categories=("kv", "read", "fast"),

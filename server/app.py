@@ -1,14 +1,14 @@
-"""The life of a server process: open the store, listen, run, stop gracefully."""
+"""The life of a serving process: open the store, accept, run, stop gracefully."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
+from typing import Any
 
 import uvloop
 from pionkv.storage import Durability, StorageError, Store, StoreOptions
@@ -17,70 +17,91 @@ from . import logs
 from .commands import make_dispatcher
 from .config import Settings
 from .connection import Connection
+from .listening import EXIT_FAILURE, ListenError, Listeners, announce, listen
 from .metrics import Every
+from .place import Place
 from .service import Service
 
 TICK_SECONDS = 1.0
-SOCKET_MODE = 0o700
-EXIT_FAILURE = 1
-
-
-class ListenError(Exception):
-    """An address to listen on cannot be had."""
+FLUSH_SECONDS = 0.1
 
 
 class App:
-    """One server: its listeners and its stop. Make it and `run` it inside a running event loop."""
+    """One serving process. Make it and `run` it inside a running event loop.
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    Args:
+        settings: The settings.
+        store: Where everything is.
+        place: Which worker this is.
+        request_stop: Called when a client asks the server to stop; by default this process stops.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        place: Place | None = None,
+        *,
+        request_stop: Callable[[], None] | None = None,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.service = Service(settings, store, self.loop, request_stop=self.stop)
+        self.service = Service(
+            settings, store, self.loop, request_stop=request_stop or self.stop, place=place
+        )
         self._dispatcher = make_dispatcher()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._listeners: list[asyncio.Server] = []
-        self._ticker: Every | None = None
+        self._listeners: Listeners | None = None
+        self._servers: list[asyncio.Server] = []
+        self._timers: list[Every] = []
 
     async def start(self) -> None:
-        """Listen. `service.tcp_port` is the real port from then on.
+        """Bind and accept. `service.tcp_port` is the real port from then on.
 
         Raises:
             ListenError: The port or the socket path is taken or not allowed.
         """
-        settings = self.service.settings
-        try:
-            listener = await self.loop.create_server(
-                self._connect, settings.host, settings.port, backlog=settings.backlog, reuse_address=True
-            )
-            self._listeners.append(listener)
-            self.service.tcp_port = listener.sockets[0].getsockname()[1]
-            if settings.unix_socket is not None:
-                self._listeners.append(await self._listen_unix(settings.unix_socket, settings.backlog))
-        except OSError as error:
-            raise ListenError(str(error)) from error
+        self._listeners = listen(self.service.settings)
+        await self.accept(self._listeners.tcp(), self._listeners.unix)
+
+    async def accept(self, tcp: Sequence[socket.socket], unix: socket.socket | None) -> None:
+        """Accept connections from sockets that listen already."""
+        backlog = self.service.settings.backlog
+        for listener in tcp:
+            self._servers.append(await self.loop.create_server(self._connect, sock=listener, backlog=backlog))
+        self.service.tcp_port = tcp[0].getsockname()[1]
+        if unix is not None:
+            # From 3.13 on whoever closes a Unix socket removes its path, unless told that others use it.
+            keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+            server = await self.loop.create_unix_server(self._connect, sock=unix, backlog=backlog, **keep)
+            self._servers.append(server)
         self.service.lag.start()
         self.service.kernels.start()
-        self._ticker = Every(self.loop, TICK_SECONDS, self._tick)
-
-    def addresses(self) -> str:
-        """Where clients connect, as the ready line shows it."""
-        settings = self.service.settings
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        unix = f" unix://{settings.unix_socket}" if settings.unix_socket else ""
-        return f"tcp://{host}:{self.service.tcp_port}{unix}"
+        self._timers.append(Every(self.loop, TICK_SECONDS, self._tick))
+        if self.service.place.workers > 1:
+            self._timers.append(Every(self.loop, FLUSH_SECONDS, self.service.sums.flush))
 
     def stop(self) -> None:
-        """Begin a graceful stop; asked a second time, do not wait for commands in flight."""
-        if self._stop.is_set():
-            self._hurry.set()
+        """Begin a graceful stop."""
         self._stop.set()
+
+    def hurry(self) -> None:
+        """Stop, and do not wait for commands in flight."""
+        self._hurry.set()
+        self._stop.set()
+
+    def signalled(self) -> None:
+        """A signal asks to stop; a second one to hurry."""
+        if self._stop.is_set():
+            self.hurry()
+        self.stop()
 
     async def serve(self) -> None:
         """Return after a graceful stop: no new connections, commands in flight finished, replies sent."""
         await self._stop.wait()
         self.service.stopping = True
-        for listener in self._listeners:
-            listener.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.service.connections.values()):
             connection.stop_when_idle()
         await self._wait_for_clients(self.service.settings.stop_seconds)
@@ -99,14 +120,15 @@ class App:
             wait.cancel()
 
     def _shut_down(self) -> None:
-        if self._ticker is not None:
-            self._ticker.stop()
+        for timer in self._timers:
+            timer.stop()
         self.service.lag.stop()
         self.service.kernels.stop()
         self.service.threads.shutdown(wait=True)
         self.service.exports.close()
-        if (path := self.service.settings.unix_socket) is not None:
-            path.unlink(missing_ok=True)
+        self.service.sums.flush()
+        if self._listeners is not None:
+            self._listeners.close()
 
     def _connect(self) -> Connection:
         return Connection(self.service, self._dispatcher)
@@ -117,54 +139,30 @@ class App:
         except (StorageError, OSError) as error:
             logs.logger().error("housekeeping failed", exc_info=error)
 
-    async def _listen_unix(self, path: Path, backlog: int) -> asyncio.Server:
-        remove_dead_socket(path)
-        before = os.umask(0o777 & ~SOCKET_MODE)
-        try:
-            return await self.loop.create_unix_server(self._connect, str(path), backlog=backlog)
-        finally:
-            os.umask(before)
 
-
-def remove_dead_socket(path: Path) -> None:
-    """Remove a socket that nobody listens on any more.
-
-    Raises:
-        OSError: Somebody does, or the path is something else.
-    """
-    if not path.is_socket():
-        return
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-    raise OSError(f"{path}: a server listens here already")
-
-
-def store_options(settings: Settings) -> StoreOptions:
+def store_options(settings: Settings, worker: int = 0) -> StoreOptions:
     """The part of the settings that storage understands."""
-    return StoreOptions(max_bytes=settings.max_bytes or None, durability=Durability(settings.durability))
+    return StoreOptions(
+        max_bytes=settings.max_bytes or None, durability=Durability(settings.durability), worker=worker
+    )
 
 
-async def _main(settings: Settings) -> None:
+async def _serve_alone(settings: Settings) -> None:
     with closing(Store.open(settings.data_dir, store_options(settings))) as store:
         app = App(settings, store)
         for number in (signal.SIGTERM, signal.SIGINT):
-            app.loop.add_signal_handler(number, app.stop)
+            app.loop.add_signal_handler(number, app.signalled)
         await app.start()
-        print(f"pionkv ready on {app.addresses()}", flush=True)
-        logs.logger().info("ready", address=app.addresses(), data=str(settings.data_dir), pid=os.getpid())
+        announce(settings, app.service.tcp_port)
         await app.serve()
         logs.logger().info("stopped")
 
 
 def run(settings: Settings) -> int:
-    """Serve until told to stop; the process's exit code."""
+    """Serve in this process until told to stop; its exit code."""
     logs.configure(settings.log_level, settings.log_format)
     try:
-        uvloop.run(_main(settings))
+        uvloop.run(_serve_alone(settings))
     except (ListenError, StorageError, OSError) as error:
         print(f"pionkv: {error}", file=sys.stderr)
         return EXIT_FAILURE

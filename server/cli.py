@@ -42,8 +42,11 @@ def _serve(config: Path | None, print_config: bool, **flags: str | None) -> None
         for name, text in settings.printable().items():
             typer.echo(f"{name} = {text}")
         return
-    from .app import run  # numba and lmdb are not needed for --help
-
+    # numba and lmdb are not needed for --help.
+    if settings.workers > 1:
+        from .supervisor import run
+    else:
+        from .app import run
     raise typer.Exit(run(settings))
 
 

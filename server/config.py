@@ -116,7 +116,12 @@ class Settings:
     max_bulk_bytes: int = _setting(
         512 << 20, "largest single argument, e.g. 512mb", parse_size, redis="proto-max-bulk-len"
     )
-    threads: int = _setting(2, "threads that pack and unpack rows", _within(1, 64), redis="io-threads")
+    workers: int = _setting(
+        1, "processes that serve; one of more than one is started again when it dies", _within(1, 64)
+    )
+    threads: int = _setting(
+        2, "threads that pack and unpack rows, per worker", _within(1, 64), redis="io-threads"
+    )
     backlog: int = _setting(511, "connections waiting to be accepted", _within(1, 65535), redis="tcp-backlog")
     stop_seconds: float = _setting(
         10.0, "time that commands in flight get at a graceful stop", _seconds, redis="shutdown-timeout"

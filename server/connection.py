@@ -55,7 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         read_addresses(self.client, self._transport)
         self.set_authenticated(self._service.settings.password is None)
         self._service.add(self)
-        if len(self._service.connections) > self._service.settings.max_clients:
+        if self._service.clients() > self._service.settings.max_clients:
             self._service.metrics.rejected_connections += 1
             self._out.write(reply.error("ERR", "max number of clients reached"))
             self.end()

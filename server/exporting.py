@@ -20,7 +20,6 @@ from pionkv.kernels import Element, Heads, unpack
 from pionkv.storage import Rows
 
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
-WORKER = 0
 KEPT = 64
 """Files kept at most; the one unused for longest goes first."""
 
@@ -61,13 +60,15 @@ class Exports:
 
     Args:
         directory: Where they go; made when the first one is written. Files of earlier processes are removed.
+        worker: Number of this worker.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, worker: int) -> None:
         self._directory = directory.absolute()
+        self._worker = worker
         self._nonce = secrets.token_hex(8)
         self._made: OrderedDict[str, Path] = OrderedDict()
-        for old in self._directory.glob(f"*w{WORKER}-*.safetensors"):
+        for old in self._directory.glob(f"*w{worker}-*.safetensors"):
             old.unlink(missing_ok=True)
 
     def find(self, request: Request, generations: Sequence[int]) -> Path | None:
@@ -117,8 +118,8 @@ class Exports:
         self._made.clear()
 
     def _path(self, request: Request, generations: Sequence[int]) -> Path:
-        name = f"w{WORKER}-{self._nonce}-{request.digest()}-{_digest(repr(tuple(generations)))}.safetensors"
-        return self._directory / name
+        parts = (f"w{self._worker}", self._nonce, request.digest(), _digest(repr(tuple(generations))))
+        return self._directory / f"{'-'.join(parts)}.safetensors"
 
 
 def _digest(text: str) -> str:

@@ -8,12 +8,13 @@ import sys
 import structlog
 
 
-def configure(level: str, style: str) -> None:
+def configure(level: str, style: str, worker: int | None = None) -> None:
     """Set up structlog for the process.
 
     Args:
         level: One of `config.LOG_LEVELS`.
         style: One of `config.LOG_FORMATS`.
+        worker: Named in every message, if there are several.
     """
     # Tracebacks never show local variables: a password could be among them.
     renderers: list[structlog.typing.Processor] = (
@@ -25,8 +26,13 @@ def configure(level: str, style: str) -> None:
             )
         ]
     )
+
+    def name_worker(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return event if worker is None else {**event, "worker": worker}
+
     structlog.configure(
         processors=[
+            name_worker,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 LAG_INTERVAL = 0.1
 LAG_SMOOTHING = 0.1
@@ -29,6 +30,29 @@ class Metrics:
     """Rows served, the original's `total_fetches`."""
     hits: int = 0
     misses: int = 0
+
+    def numbers(self) -> dict[str, int]:
+        """All of them under one name each, to be added to those of other processes."""
+        found: dict[str, int] = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, Counter):
+                found |= {f"{name}:{key}": count for key, count in value.items()}
+            else:
+                found[name] = value
+        return found
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, int]) -> Self:
+        """The metrics among some numbers."""
+        metrics = cls()
+        for name, count in numbers.items():
+            counter, _, key = name.partition(":")
+            if key and counter in cls.__slots__:
+                getattr(metrics, counter)[key] = count
+            elif name in cls.__slots__:
+                setattr(metrics, name, count)
+        return metrics
 
 
 class LoopLag:

@@ -1,4 +1,4 @@
-"""Who listens to which channel of this process, and messages on their way to them.
+"""Who listens to which channel of this worker, and messages on their way to all who listen.
 
 Messages are not stored: who is not listening does not get them, and who does not read them is cut off
 before they pile up.
@@ -6,11 +6,12 @@ before they pile up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pionkv.protocol import reply
 
+from .control import PUBLISH
 from .glob import matches
 
 if TYPE_CHECKING:
@@ -27,14 +28,27 @@ def push(client: Client, kind: bytes, *items: bytes | int | None) -> bytes:
 
 
 class Channels:
-    """The channels and patterns of all clients of a process."""
+    """The channels and patterns of all clients of a worker.
 
-    def __init__(self) -> None:
+    Args:
+        tell: Sends a message to every other worker.
+        elsewhere: How many listen there.
+    """
+
+    def __init__(self, tell: Callable[..., None], elsewhere: Callable[[], int]) -> None:
         self.channels: Listeners = {}
         self.patterns: Listeners = {}
+        self._tell = tell
+        self._elsewhere = elsewhere
 
     def __bool__(self) -> bool:
-        return bool(self.channels or self.patterns)
+        """Whether anybody listens."""
+        return bool(self.channels or self.patterns or self._elsewhere())
+
+    @property
+    def listened(self) -> int:
+        """Channels and patterns that somebody here listens to."""
+        return len(self.channels) + len(self.patterns)
 
     def listen(self, client: Client, name: bytes, *, pattern: bool) -> None:
         """A client listens to a channel, or to all that match a pattern."""
@@ -58,7 +72,12 @@ class Channels:
             self.leave(client, name, pattern=True)
 
     def publish(self, channel: bytes, message: bytes) -> int:
-        """Send a message to all who listen; how many times it was sent."""
+        """Send a message to all who listen; how many times it was sent by this worker."""
+        self._tell(PUBLISH, channel, message)
+        return self.deliver(channel, message)
+
+    def deliver(self, channel: bytes, message: bytes) -> int:
+        """Send a message to those who listen here; how many times it was sent."""
         sent = 0
         for client, text in list(self._messages(channel, message)):
             client.out.push(text)

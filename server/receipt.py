@@ -7,13 +7,16 @@ LOOKUP alone saves nothing. What a LOOKUP says about the prefix (TOKENS, PREFILL
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 ESTIMATE_US_PER_TOKEN = 555
 """The original server's estimate of prefill time where nobody has measured it."""
 
 REMEMBERED = 4096
 MILLION = 1_000_000
+PREFIX = "receipt."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +39,57 @@ class Totals:
     us_saved: int = 0
     us_measured: int = 0
 
+    def numbers(self) -> dict[str, int]:
+        """All of them, under names that metrics do not have."""
+        return {PREFIX + name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, int]) -> Self:
+        """The totals among some numbers."""
+        return cls(**{name: numbers.get(PREFIX + name, 0) for name in cls.__slots__})
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+    def fields(self, worker: int, uptime: int) -> dict[str, int | str]:
+        """The fields of PION.STATS, in their order.
+
+        Args:
+            worker: Who answers.
+            uptime: Whole seconds since the server started.
+        """
+        return {
+            "worker_id": worker,
+            "uptime_in_seconds": uptime,
+            "kvprefix_hits": self.hits,
+            "kvprefix_misses": self.misses,
+            "kvprefix_hits_measured": self.hits_measured,
+            "kvprefix_tokens_served": self.tokens,
+            "kvprefix_bytes_served": self.bytes,
+            "kvprefix_prefill_us_saved": self.us_saved,
+            "kvprefix_prefill_us_measured": self.us_measured,
+            "prefill_seconds_avoided": _seconds(self.us_saved),
+            "prefill_seconds_avoided_measured": _seconds(self.us_measured),
+            "semantic_hits": 0,
+            "semantic_misses": 0,
+            "moe_hits": 0,
+            "moe_misses": 0,
+            "vector_queries": 0,
+        }
+
 
 class Receipt:
-    """Adds up hits, misses, tokens, bytes and time."""
+    """Adds up hits, misses, tokens, bytes and time.
 
-    def __init__(self) -> None:
-        self.totals = Totals()
+    Args:
+        totals: What is added to.
+    """
+
+    def __init__(self, totals: Totals) -> None:
+        self.totals = totals
         self._claims: OrderedDict[bytes, Claim] = OrderedDict()
-
-    def reset(self) -> None:
-        """Begin anew."""
-        self.totals = Totals()
 
     def claim(self, namespace: bytes, tokens: int | None, prefill_us: int | None) -> None:
         """A LOOKUP has said how many tokens it is about, or how long they took to compute."""
@@ -77,28 +120,6 @@ class Receipt:
         if prefill_us:
             totals.hits_measured += 1
             totals.us_measured += prefill_us
-
-    def fields(self, uptime: int) -> dict[str, int | str]:
-        """The fields of PION.STATS, in their order."""
-        totals = self.totals
-        return {
-            "worker_id": 0,
-            "uptime_in_seconds": uptime,
-            "kvprefix_hits": totals.hits,
-            "kvprefix_misses": totals.misses,
-            "kvprefix_hits_measured": totals.hits_measured,
-            "kvprefix_tokens_served": totals.tokens,
-            "kvprefix_bytes_served": totals.bytes,
-            "kvprefix_prefill_us_saved": totals.us_saved,
-            "kvprefix_prefill_us_measured": totals.us_measured,
-            "prefill_seconds_avoided": _seconds(totals.us_saved),
-            "prefill_seconds_avoided_measured": _seconds(totals.us_measured),
-            "semantic_hits": 0,
-            "semantic_misses": 0,
-            "moe_hits": 0,
-            "moe_misses": 0,
-            "vector_queries": 0,
-        }
 
 
 def _seconds(micros: int) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,10 @@ from pionkv.storage import Store
 from .buffers import ChunkPool, SpoolPool
 from .config import Settings
 from .exporting import Exports
-from .metrics import LoopLag, Metrics
+from .metrics import LoopLag
 from .monitor import Monitors
 from .notices import Notices
+from .place import Place, Sums
 from .pubsub import Channels
 from .receipt import Receipt
 from .warming import KernelLoader
@@ -40,27 +41,29 @@ class Service:
         *,
         clock: Callable[[], float] = time.time,
         request_stop: Callable[[], None] = lambda: None,
+        place: Place | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
         self.loop = loop
         self.clock = clock
         self.request_stop = request_stop
+        self.place = place or Place()
         self.limits = Limits(bulk_bytes=settings.max_bulk_bytes)
         self.threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="pack")
         self.chunks = ChunkPool()
         self.spools = SpoolPool(settings.data_dir)
         self.kernels = KernelLoader()
-        self.metrics = Metrics()
+        self.connections: dict[int, Connection] = {}
+        self.channels = Channels(self.place.tell, lambda: self.sums.elsewhere_of("listened"))
+        self.sums = Sums(self.place, self._gauges)
+        self.metrics = self.sums.metrics
         self.lag = LoopLag(loop)
-        self.started_at = clock()
-        self.run_id = secrets.token_hex(20)
-        self.receipt = Receipt()
-        self.channels = Channels()
+        self.started_at = self.place.started_at
+        self.receipt = Receipt(self.sums.receipt)
         self.notices = Notices(self.channels, store)
         self.monitors = Monitors()
-        self.exports = Exports(settings.data_dir / "export")
-        self.connections: dict[int, Connection] = {}
+        self.exports = Exports(settings.data_dir / "export", self.place.number)
         self.no_connections = asyncio.Event()
         self.no_connections.set()
         self.tcp_port = 0
@@ -70,7 +73,11 @@ class Service:
     def next_client_id(self) -> int:
         """Ids are given in order and never again."""
         self._last_id += 1
-        return self._last_id
+        return self.place.client_id(self._last_id)
+
+    def clients(self) -> int:
+        """Connections of all workers."""
+        return self.sums.gauge("clients")
 
     def uptime(self) -> int:
         """Whole seconds since the start."""
@@ -88,3 +95,11 @@ class Service:
         self.monitors.forget(connection.client)
         if not self.connections:
             self.no_connections.set()
+
+    def _gauges(self) -> Mapping[str, int]:
+        return {
+            "clients": len(self.connections),
+            "listened": self.channels.listened,
+            "pid": os.getpid(),
+            "lives": self.place.lives,
+        }

@@ -233,11 +233,19 @@ class Catalog:
         map_bytes: Address space reserved at first; doubled whenever a write does not fit.
         synced: Whether each commit reaches the disk before it returns.
         release: Called after a commit with the pages it freed, and `reuse`.
+        worker: The number that this process writes into what it changes.
     """
 
     def __init__(
-        self, path: Path, map_bytes: int, *, synced: bool, release: Callable[[list[Freed], bool], None]
+        self,
+        path: Path,
+        map_bytes: int,
+        *,
+        synced: bool,
+        release: Callable[[list[Freed], bool], None],
+        worker: int = 0,
     ) -> None:
+        self.worker = worker
         self._path = path
         self._data = path / "data.mdb"
         self._synced = synced

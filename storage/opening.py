@@ -64,7 +64,9 @@ def _assemble(
 
     reaper = Reaper()
     synced = options.durability is Durability.ALWAYS
-    catalog = Catalog(directory.catalog, options.catalog_map_bytes, synced=synced, release=release)
+    catalog = Catalog(
+        directory.catalog, options.catalog_map_bytes, synced=synced, release=release, worker=options.worker
+    )
     checkpoints = Checkpointer(directory.path, directory.pages, catalog)
     try:
         if options.durability is Durability.EVERYSEC:

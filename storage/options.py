@@ -31,6 +31,7 @@ class StoreOptions:
         catalog_map_bytes: Address space first reserved for the catalog; it grows by itself.
         max_maps: Page maps (and so file handles) a process keeps for reading.
         max_open_pages: Pages a process keeps open for writing.
+        worker: Number of this process among those that serve the directory; noted in what it publishes.
     """
 
     max_bytes: int | None = None
@@ -42,3 +43,4 @@ class StoreOptions:
     catalog_map_bytes: int = 1 << 30
     max_maps: int = 1024
     max_open_pages: int = 256
+    worker: int = 0

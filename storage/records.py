@@ -159,6 +159,7 @@ class NamespaceRecord:
         priority: Its place in the eviction queue.
         pins: How many pins hold it.
         expires: When it ends, seconds; 0 for never.
+        owner: The worker that last changed what can be read of it.
     """
 
     unit: bytes
@@ -175,6 +176,7 @@ class NamespaceRecord:
     priority: float = 0.0
     pins: int = 0
     expires: float = 0.0
+    owner: int = 0
 
     @property
     def namespace(self) -> Raw:
@@ -197,7 +199,7 @@ class NamespaceRecord:
         return cls(packed[_NAMESPACE.size :], *_NAMESPACE.unpack_from(packed))
 
 
-_NAMESPACE = struct.Struct("<QddQqIIQQQdId")
+_NAMESPACE = struct.Struct("<QddQqIIQQQdIdI")
 _namespace_numbers = attrgetter(*(field.name for field in fields(NamespaceRecord) if field.name != "unit"))
 
 

@@ -47,6 +47,7 @@ def refresh(writer: Writer, record: NamespaceRecord, *, moved: bool = True) -> N
     record.bytes = sum(session.live_bytes for session in sessions) + _state_bytes(writer, record)
     if moved:
         record.generation = writer.generation
+        record.owner = writer.catalog.worker
     enqueue(writer, record)
     writer.put_namespace(record)
 

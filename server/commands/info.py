@@ -1,4 +1,4 @@
-"""INFO: Redis' sections and field names, so that tools read them, and our own section `pion`."""
+"""INFO: Redis' sections and field names, so that tools read them, and our own `pion` and `workers`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _server(service: Service) -> Lines:
         "arch_bits": sys.maxsize.bit_length() + 1,
         "multiplexing_api": "uvloop",
         "process_id": os.getpid(),
-        "run_id": service.run_id,
+        "run_id": service.place.run_id,
         "tcp_port": service.tcp_port,
         "server_time_usec": int(service.clock() * 1e6),
         "uptime_in_seconds": uptime,
@@ -55,14 +55,14 @@ def _server(service: Service) -> Lines:
 
 def _clients(service: Service) -> Lines:
     return {
-        "connected_clients": len(service.connections),
+        "connected_clients": service.clients(),
         "maxclients": service.settings.max_clients,
         "blocked_clients": 0,
     }
 
 
 def _memory(service: Service) -> Lines:
-    memory = read_memory()
+    memory = read_memory(filter(None, (numbers.get("pid") for numbers in service.sums.workers())))
     budget = service.settings.max_bytes
     return {
         "used_memory": memory.anonymous,
@@ -88,7 +88,7 @@ def _persistence(service: Service) -> Lines:
 
 
 def _stats(service: Service) -> Lines:
-    metrics, keys = service.metrics, service.store.keyspace.info()
+    metrics, keys = service.sums.all_metrics(), service.store.keyspace.info()
     return {
         "total_connections_received": metrics.connections,
         "total_commands_processed": metrics.commands,
@@ -121,7 +121,7 @@ def _keyspace(service: Service) -> Lines:
 
 def _pion(service: Service) -> Lines:
     keys = service.store.keyspace.info()
-    totals, metrics = service.store.info(), service.metrics
+    totals, metrics = service.store.info(), service.sums.all_metrics()
     budget = service.settings.max_bytes
     return {
         "sessions": totals.sessions,
@@ -144,6 +144,18 @@ def _pion(service: Service) -> Lines:
     }
 
 
+def _workers(service: Service) -> Lines:
+    """Who answers, and one line for each worker: its process, and its own numbers."""
+    lines = {
+        f"worker{number}": (
+            f"pid={numbers.get('pid', 0)},lives={numbers.get('lives', 0) + 1},"
+            f"clients={numbers.get('clients', 0)},commands={numbers.get('commands', 0)}"
+        )
+        for number, numbers in enumerate(service.sums.workers())
+    }
+    return {"worker_id": service.place.number, "workers": service.place.workers, **lines}
+
+
 SECTIONS: dict[str, Callable[[Service], Lines]] = {
     "server": _server,
     "clients": _clients,
@@ -153,6 +165,7 @@ SECTIONS: dict[str, Callable[[Service], Lines]] = {
     "cpu": _cpu,
     "keyspace": _keyspace,
     "pion": _pion,
+    "workers": _workers,
 }
 
 

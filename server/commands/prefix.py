@@ -172,7 +172,7 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
         "registered_prefixes": len(prefixes),
         "total_prefix_tokens": sum(view.tokens * view.layers for view in prefixes if view.tokens > 0),
         "vstore_sessions": totals.sessions,
-        "vstore_total_fetches": service.metrics.rows_fetched,
+        "vstore_total_fetches": service.sums.all_metrics().rows_fetched,
         "vstore_evictions": totals.evictions,
         "vstore_bytes": totals.bytes,
     }

@@ -16,7 +16,6 @@ from ..dispatch import Handler
 from .prefix import HASH_BYTES, K_SUFFIX, checked_name
 
 UNKNOWN = reply.simple("UNKNOWN")
-WORKER = 0
 NOBODY = reply.simple("-1")
 TABLE_HEADER = struct.Struct("<II")
 
@@ -55,12 +54,13 @@ def membership(client: Client, args: Sequence[Argument]) -> bytes:
 
 
 def owner(client: Client, args: Sequence[Argument]) -> bytes:
-    """KV.PREFIX.OWNER ns: the worker, and the schema's digest when layers differ."""
+    """KV.PREFIX.OWNER ns: the worker that last changed it, and the schema's digest when layers differ."""
+    store, namespace = client.service.store, blob(args[1])
     try:
-        schema = client.service.store.session(blob(args[1]) + K_SUFFIX).schema
-    except UnknownSession:
+        worker, schema = store.namespace(namespace).owner, store.session(namespace + K_SUFFIX).schema
+    except (UnknownNamespace, UnknownSession):
         return NOBODY
-    return reply.simple(str(WORKER) if schema.is_uniform else f"{WORKER} {schema.digest}")
+    return reply.simple(str(worker) if schema.is_uniform else f"{worker} {schema.digest}")
 
 
 HANDLERS: dict[str, Handler] = {

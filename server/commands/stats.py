@@ -19,9 +19,10 @@ def stats(client: Client, args: Sequence[Argument]) -> bytes:
     if cursor:
         if not cursor.take_keyword("RESET") or cursor:
             raise CommandError("ERR", "syntax error")
-        service.receipt.reset()
+        service.sums.reset_receipts()
         return reply.OK
-    return reply.encode(service.receipt.fields(service.uptime()), client.protocol)
+    totals = service.sums.all_receipts()
+    return reply.encode(totals.fields(service.place.number, service.uptime()), client.protocol)
 
 
 HANDLERS: dict[str, Handler] = {"PION.STATS": stats}

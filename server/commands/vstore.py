@@ -72,7 +72,7 @@ def _store_lines(client: Client) -> Iterator[str]:
     yield "enabled:1"
     yield f"sessions:{info.sessions}"
     yield f"total_tokens:{info.rows}"
-    yield f"total_fetches:{client.service.metrics.rows_fetched}"
+    yield f"total_fetches:{client.service.sums.all_metrics().rows_fetched}"
 
 
 def _session_lines(view: SessionView) -> Iterator[str]:

@@ -1,0 +1,94 @@
+"""One worker of several: a process that the supervisor starts, and that ends with it.
+
+    python -m pionkv.server.worker <control> <lifeline>
+
+Both are inherited file handles: the control channel, and a pipe that ends when the supervisor does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import closing
+
+import uvloop
+from pionkv.storage import StorageError, Store
+
+from . import control as channel
+from . import logs
+from .app import App, store_options
+from .config import load
+from .control import Control, Setup
+from .counters import Counters
+from .listening import EXIT_FAILURE
+from .place import Place
+
+
+async def _serve(end: socket.socket) -> None:
+    control = await Control.open(end)
+    message = await control.receive()
+    if message is None:
+        return
+    setup = Setup(**message[1])
+    settings = load(setup.settings, {})
+    logs.configure(settings.log_level, settings.log_format, worker=setup.number)
+    counters = Counters(setup.counters, settings.workers)
+    place = Place(
+        setup.number,
+        settings.workers,
+        setup.lives,
+        setup.run_id,
+        setup.started_at,
+        counters,
+        control.relay,
+    )
+    with closing(Store.open(settings.data_dir, store_options(settings, setup.number))) as store:
+        app = App(settings, store, place, request_stop=lambda: control.send(channel.STOP))
+        app.loop.add_signal_handler(signal.SIGTERM, app.stop)
+        await app.accept(
+            [socket.socket(fileno=handle) for handle in setup.tcp],
+            None if setup.unix is None else socket.socket(fileno=setup.unix),
+        )
+        control.send(channel.READY)
+        obeying = asyncio.ensure_future(_obey(control, app))
+        await app.serve()
+        obeying.cancel()
+
+
+async def _obey(control: Control, app: App) -> None:
+    """Do what the supervisor and the other workers say."""
+    while (message := await control.receive()) is not None:
+        match message:
+            case (channel.STOP,):
+                app.stop()
+            case (channel.HURRY,):
+                app.hurry()
+            case (channel.PUBLISH, name, text):
+                app.service.channels.deliver(name, text)
+
+
+def _end_with(lifeline: int) -> None:
+    """End at once when the supervisor is gone, whatever the event loop is doing."""
+    os.read(lifeline, 1)
+    os._exit(EXIT_FAILURE)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until told to stop; the process's exit code."""
+    control, lifeline = map(int, arguments)
+    threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        uvloop.run(_serve(socket.socket(fileno=control)))
+    except (StorageError, OSError) as error:
+        print(f"pionkv: {error}", file=sys.stderr)
+        return EXIT_FAILURE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
