@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from types import MappingProxyType
 
+from .commands_acl import ACL_COMMANDS
 from .commands_collections import HASH_COMMANDS, ZSET_COMMANDS
 from .commands_keys import KEY_COMMANDS, TRANSACTION_COMMANDS
 from .commands_kv import KV_COMMANDS
@@ -28,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FAMILIES = (
-    REDIS_COMMANDS, PUBSUB_COMMANDS, KV_COMMANDS, STATE_COMMANDS,
+    REDIS_COMMANDS, ACL_COMMANDS, PUBSUB_COMMANDS, KV_COMMANDS, STATE_COMMANDS,
     REUSE_COMMANDS,
     STRING_COMMANDS, HASH_COMMANDS, ZSET_COMMANDS, KEY_COMMANDS, TRANSACTION_COMMANDS,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pionkv.protocol.errors import CommandError
 
+from .acl import permit
 from .arguments import Argument
 
 if TYPE_CHECKING:
@@ -29,7 +30,23 @@ def admit(client: Client, entry: Entry, args: Sequence[Argument]) -> None:
     """
     if entry.needs_auth and not client.authenticated:
         raise NOT_AUTHENTICATED
+    if client.user.restricted:
+        check_permission(client, entry, args)
     if client.protocol == 2 and client.listens_to and entry.spec.name not in WHILE_LISTENING:
         raise CommandError("ERR", f"Can't execute '{entry.spec.name.lower()}': {ONLY_LISTENING}")
     if client.service.monitors:
         client.service.monitors.show(client, entry, args)
+
+
+def check_permission(client: Client, entry: Entry, args: Sequence[Argument]) -> None:
+    """Whether the client's user may run a command line, as far as it has arrived; a refusal is noted.
+
+    Raises:
+        CommandError: It may not.
+    """
+    try:
+        permit.check(client.user, entry.spec, args)
+    except permit.Refused as refused:
+        context = "multi" if client.transaction.open else "toplevel"
+        client.service.note_refusal(client, refused.reason, refused.object, context)
+        raise refused.error from None

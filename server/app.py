@@ -14,6 +14,7 @@ import uvloop
 from pionkv.storage import Durability, StorageError, Store, StoreOptions
 
 from . import logs
+from .acl.users import UsersError
 from .commands import make_dispatcher
 from .config import Settings
 from .connection import Connection
@@ -135,6 +136,10 @@ class App:
 
     def _tick(self) -> None:
         try:
+            self.service.users.look()
+        except UsersError as error:
+            logs.logger().error("users not read", exc_info=error)
+        try:
             self.service.store.tick()
         except (StorageError, OSError) as error:
             logs.logger().error("housekeeping failed", exc_info=error)
@@ -163,7 +168,7 @@ def run(settings: Settings) -> int:
     logs.configure(settings.log_level, settings.log_format)
     try:
         uvloop.run(_serve_alone(settings))
-    except (ListenError, StorageError, OSError) as error:
+    except (ListenError, StorageError, UsersError, OSError) as error:
         print(f"pionkv: {error}", file=sys.stderr)
         return EXIT_FAILURE
     return 0

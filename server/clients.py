@@ -7,6 +7,7 @@ from enum import Enum
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+from .acl.user import User
 from .output import Output
 from .packing import Input
 from .transaction import Transaction
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     import asyncio
 
     from .service import Service
+
+
+UNCOUNTED = ("qbuf", "qbuf-free", "argv-mem", "obl", "oll", "omem", "tot-mem")
+"""Memory of one connection, not counted here. Older releases of redis-py fail where a name is missing."""
 
 
 class ReplyMode(Enum):
@@ -34,12 +39,12 @@ class Client:
     service: Service
     out: Output
     connected_at: float
+    user: User
     address: str = ""
     local_address: str = ""
     same_machine: bool = False
     protocol: int = 2
     authenticated: bool = True
-    user: str = "default"
     name: bytes = b""
     library: dict[str, bytes] = field(default_factory=dict)
     reply_mode: ReplyMode = ReplyMode.ON
@@ -62,6 +67,30 @@ class Client:
         """How many channels and patterns it listens to."""
         return len(self.channels) + len(self.patterns)
 
+    def describe(self) -> str:
+        """One line of CLIENT LIST."""
+        fields = {
+            "id": self.id,
+            "addr": self.address,
+            "laddr": self.local_address,
+            "name": self.name.decode(),
+            "age": int(self.service.clock() - self.connected_at),
+            "idle": int(self.service.clock() - self.last_active),
+            "flags": "P" if self.listens_to else "N",
+            "db": 0,
+            "sub": len(self.channels),
+            "psub": len(self.patterns),
+            "multi": len(self.transaction.queue) if self.transaction.open else -1,
+            **dict.fromkeys(UNCOUNTED, 0),
+            "tot-cmds": self.commands,
+            "cmd": self.last_command.lower(),
+            "user": self.user.name,
+            "resp": self.protocol,
+            "lib-name": self.library.get("lib-name", b"").decode(),
+            "lib-ver": self.library.get("lib-ver", b"").decode(),
+        }
+        return " ".join(f"{name}={value}" for name, value in fields.items())
+
     def after_command(self) -> None:
         """Move CLIENT REPLY SKIP along: the command after it is not answered, the one after that is."""
         if self.reply_mode is ReplyMode.SKIP_NEXT:
@@ -78,7 +107,7 @@ class Client:
         """Back to the state of a new connection (RESET)."""
         self.protocol = 2
         self.name = b""
-        self.user = "default"
+        self.user = self.service.users.default
         self.set_reply_mode(ReplyMode.ON)
         self.no_evict = self.no_touch = False
         self.transaction.close()

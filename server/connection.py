@@ -14,7 +14,7 @@ from pionkv.protocol.errors import ProtocolError
 from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestParser
 
 from . import eager
-from .admission import admit
+from .admission import admit, check_permission
 from .arguments import Argument
 from .clients import Client, ReplyMode, read_addresses
 from .dispatch import Dispatcher, Entry, Slow
@@ -43,7 +43,9 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[bytes | None] | None = None
         self._input_over = False
         self._ended = False
-        self.client = Client(service.next_client_id(), service, self._out, service.clock())
+        self.client = Client(
+            service.next_client_id(), service, self._out, service.clock(), service.users.default
+        )
 
     # What the transport calls
 
@@ -53,7 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out.attach(self._transport)
         self._service.metrics.connections += 1
         read_addresses(self.client, self._transport)
-        self.set_authenticated(self._service.settings.password is None)
+        self.set_authenticated(self.client.user.needs_no_password)
         self._service.add(self)
         if self._service.clients() > self._service.settings.max_clients:
             self._service.metrics.rejected_connections += 1
@@ -122,6 +124,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    def cut_off(self) -> None:
+        """End for a reason that is not the peer's, after the command that is being run."""
+        self.client.closing = True
+        self._service.loop.call_soon(self._advance)
+
     def abort(self) -> None:
         """Close at once; unsent replies are lost."""
         self._ended = True
@@ -174,8 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         index, length = event.index, event.length
         try:
             words = self._words([*event.args])
-            opener = self._dispatcher.opener(words, index)
-            receiver = opener(self.client, words, length) if opener is not None else None
+            receiver = self._receiver(words, index, length)
         except Exception as error:
             receiver = Refused(length, error)
         if receiver is None:
@@ -183,6 +189,16 @@ class Connection(asyncio.BufferedProtocol):
             return True
         self._receivers[index] = self._filling = receiver
         return self._feed(length)
+
+    def _receiver(self, words: list[Argument], index: int, length: int) -> Receiver | None:
+        """Where the argument at `index` goes; None: into the parser's memory."""
+        entry = self._dispatcher.begun(words)
+        opener = entry.openers.get(index) if entry is not None else None
+        if entry is None or opener is None:
+            return None
+        if self.client.user.restricted:
+            check_permission(self.client, entry, words)
+        return opener(self.client, words, length)
 
     def _feed(self, remaining: int) -> bool:
         """Give the parser the receiver's next buffer, if there is one; a refused body is dropped."""

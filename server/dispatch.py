@@ -84,10 +84,10 @@ class Dispatcher:
             self._spelled[bytes(args[0])] = entry  # type: ignore[arg-type]
         return entry
 
-    def opener(self, args: Sequence[Argument], index: int) -> Opener | None:
-        """Who decides where the large argument at `index` goes; None: nobody, or the command is not known."""
+    def begun(self, args: Sequence[Argument]) -> Entry | None:
+        """The entry for a command line of which only these arguments have arrived; None: it is not known."""
         try:
-            return self._search(args).openers.get(index) if args else None
+            return self._search(args) if args else None
         except CommandError:
             return None
 

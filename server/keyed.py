@@ -55,7 +55,10 @@ class Reading(Keyed):
         """Run the command on a snapshot."""
         run, protocol = self._run, client.protocol
         keyspace = client.service.store.keyspace
-        answer = keyspace.read(lambda keys: run(keys, args, protocol), note_use=not client.no_touch)
+        sees = client.user.sees if client.user.restricted else None
+        answer = keyspace.read(
+            lambda keys: run(keys, args, protocol), note_use=not client.no_touch, sees=sees
+        )
         return answer if isinstance(answer, bytes) else send(client, answer)
 
     def within(self, keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 LONGEST = 1024
 """Bytes of one argument that are shown."""
-SECRET = frozenset({"AUTH", "HELLO"})
-"""Commands that carry passwords; those flagged `admin` are left out, too, as in Redis."""
+SECRET = frozenset({"ACL|SETUSER", "AUTH", "CONFIG|SET", "HELLO"})
+"""Commands that may carry passwords."""
 
 _ESCAPES = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", 7: "\\a", 8: "\\b", 34: '\\"', 92: "\\\\"}
 
@@ -51,7 +51,7 @@ class Monitors:
         self._clients.pop(client.id, None)
 
     def show(self, client: Client, entry: Entry, args: Sequence[Argument]) -> None:
-        """A client runs a command."""
+        """A client runs a command. Those flagged `admin` are left out, as in Redis."""
         if entry.spec.name in SECRET or "admin" in entry.spec.flags:
             return
         words = " ".join(map(quoted, args))

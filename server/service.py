@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from pionkv.protocol.limits import Limits
 from pionkv.storage import Store
 
+from .acl.log import Refusals
+from .acl.user import User
+from .acl.users import Users
 from .buffers import ChunkPool, SpoolPool
 from .config import Settings
 from .exporting import Exports
@@ -24,6 +27,7 @@ from .receipt import Receipt
 from .warming import KernelLoader
 
 if TYPE_CHECKING:
+    from .clients import Client
     from .connection import Connection
 
 REDIS_VERSION = "7.2.0"
@@ -61,6 +65,8 @@ class Service:
         self.lag = LoopLag(loop)
         self.started_at = self.place.started_at
         self.receipt = Receipt(self.sums.receipt)
+        self.users = Users(settings.data_dir, settings.password, on_removed=self._cut_off)
+        self.refusals = Refusals()
         self.notices = Notices(self.channels, store)
         self.monitors = Monitors()
         self.exports = Exports(settings.data_dir / "export", self.place.number)
@@ -87,6 +93,19 @@ class Service:
         """A client has connected."""
         self.connections[connection.client.id] = connection
         self.no_connections.clear()
+
+    def note_refusal(
+        self, client: Client, reason: str, object: bytes, context: str, *, user: str | None = None
+    ) -> None:
+        """A client was not allowed to do something. See `Refusals.add`."""
+        shown = object.decode("utf-8", "backslashreplace")
+        self.refusals.add(reason, context, shown, user or client.user.name, client.describe(), self.clock())
+
+    def _cut_off(self, user: User) -> None:
+        """A user is no more: its connections end."""
+        for connection in list(self.connections.values()):
+            if connection.client.user is user:
+                connection.cut_off()
 
     def remove(self, connection: Connection) -> None:
         """A client is gone."""

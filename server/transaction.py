@@ -103,6 +103,7 @@ def execute(client: Client) -> bytes | Slow:
     def run(keys: KeyWriter) -> list[Answer | None] | None:
         if stamps(keys, watched) != watched:
             return None
+        keys.sees = client.user.sees if client.user.restricted else None
         return [_within(keys, entry, args, protocol) for entry, args in queue]
 
     try:

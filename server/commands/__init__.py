@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..dispatch import Dispatcher
 from . import (
+    acl,
     client,
     command,
     config,
@@ -30,7 +31,7 @@ from . import (
 )
 
 _FAMILIES = (
-    connection, client, command, config, info, process, stats,
+    connection, client, command, config, info, process, stats, acl,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
     prefix_match,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,

@@ -13,8 +13,6 @@ from ..dispatch import Handler
 
 NOTHING = b""
 SYNTAX = CommandError("ERR", "syntax error")
-UNCOUNTED = ("qbuf", "qbuf-free", "argv-mem", "obl", "oll", "omem", "tot-mem")
-"""Memory of one connection, not counted here. Older releases of redis-py fail where a name is missing."""
 
 
 def check_name(name: bytes) -> bytes:
@@ -51,34 +49,9 @@ def set_info(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.OK
 
 
-def describe(client: Client) -> str:
-    """One line of CLIENT LIST."""
-    fields = {
-        "id": client.id,
-        "addr": client.address,
-        "laddr": client.local_address,
-        "name": client.name.decode(),
-        "age": int(client.service.clock() - client.connected_at),
-        "idle": int(client.service.clock() - client.last_active),
-        "flags": "P" if client.listens_to else "N",
-        "db": 0,
-        "sub": len(client.channels),
-        "psub": len(client.patterns),
-        "multi": len(client.transaction.queue) if client.transaction.open else -1,
-        **dict.fromkeys(UNCOUNTED, 0),
-        "tot-cmds": client.commands,
-        "cmd": client.last_command.lower(),
-        "user": client.user,
-        "resp": client.protocol,
-        "lib-name": client.library.get("lib-name", b"").decode(),
-        "lib-ver": client.library.get("lib-ver", b"").decode(),
-    }
-    return " ".join(f"{name}={value}" for name, value in fields.items())
-
-
 def info(client: Client, args: Sequence[Argument]) -> bytes:
     """CLIENT INFO."""
-    return reply.verbatim(describe(client) + "\n", client.protocol)
+    return reply.verbatim(client.describe() + "\n", client.protocol)
 
 
 def list_clients(client: Client, args: Sequence[Argument]) -> bytes:
@@ -96,7 +69,7 @@ def list_clients(client: Client, args: Sequence[Argument]) -> bytes:
         else:
             raise SYNTAX
     clients = (connection.client for connection in client.service.connections.values())
-    lines = [describe(other) for other in clients if wanted is None or other.id in wanted]
+    lines = [other.describe() for other in clients if wanted is None or other.id in wanted]
     return reply.verbatim("".join(line + "\n" for line in lines), client.protocol)
 
 
@@ -130,7 +103,7 @@ def _kill_test(filter_name: str, value: Argument) -> Callable[[Client], bool]:
     if filter_name == "LADDR":
         return lambda other: other.local_address == text
     if filter_name == "USER":
-        return lambda other: other.user == text
+        return lambda other: other.user.name == text
     if filter_name == "TYPE":
         if keyword(value) != "NORMAL":
             raise CommandError("ERR", f"Unknown client type '{text}'")

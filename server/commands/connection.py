@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Sequence
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 
+from ..acl.user import DEFAULT
 from ..arguments import Argument, Cursor, blob, integer, shown
 from ..clients import Client
 from ..dispatch import Handler
@@ -16,7 +16,6 @@ from ..service import REDIS_VERSION
 from .client import check_name
 
 PONG = reply.simple("PONG")
-DEFAULT_USER = b"default"
 WRONG_PASSWORD = CommandError("WRONGPASS", "invalid username-password pair or user is disabled.")
 HELLO_NOAUTH = CommandError(
     "NOAUTH",
@@ -46,22 +45,23 @@ def auth(client: Client, args: Sequence[Argument]) -> bytes:
     """AUTH [username] password."""
     if len(args) > 3:
         raise CommandError("ERR", "syntax error")
-    if len(args) == 2 and client.service.settings.password is None:
+    if len(args) == 2 and client.service.users.default.open:
         raise CommandError(
             "ERR",
             "AUTH <password> called without any password configured for the default user. "
             "Are you sure your configuration is correct?",
         )
-    user, password = (DEFAULT_USER, args[1]) if len(args) == 2 else (blob(args[1]), args[2])
+    user, password = (DEFAULT.encode(), args[1]) if len(args) == 2 else (blob(args[1]), args[2])
     _authenticate(client, user, blob(password))
     return reply.OK
 
 
 def _authenticate(client: Client, user: bytes, given: bytes) -> None:
-    password = client.service.settings.password
-    matches = password is None or hmac.compare_digest(password.encode(), given)
-    if user != DEFAULT_USER or not matches:
+    found = client.service.users.login(user.decode("utf-8", "surrogateescape"), given)
+    if found is None:
+        client.service.note_refusal(client, "auth", b"AUTH", "toplevel", user=shown(user))
         raise WRONG_PASSWORD
+    client.user = found
     client.service.connections[client.id].set_authenticated(True)
 
 
@@ -116,7 +116,7 @@ def select(client: Client, args: Sequence[Argument]) -> bytes:
 def reset(client: Client, args: Sequence[Argument]) -> bytes:
     """RESET: the connection as it was when it was new."""
     client.reset()
-    client.service.connections[client.id].set_authenticated(client.service.settings.password is None)
+    client.service.connections[client.id].set_authenticated(client.user.needs_no_password)
     return reply.simple("RESET")
 
 

@@ -6,7 +6,7 @@ passed is not there, for either: the writer removes it on sight, `sweep` removes
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from ..catalog import Reader, Writer
@@ -35,17 +35,24 @@ class KeyReader:
         now: The time, milliseconds since the epoch: the same for everything in the transaction.
         engine: The store.
         uses: Where uses are noted, place -> seconds; None: they are not.
+        sees: Which names listings may hold; None for all.
     """
 
-    __slots__ = ("engine", "now", "reader", "uses")
+    __slots__ = ("engine", "now", "reader", "sees", "uses")
 
     def __init__(
-        self, reader: Reader, now: int, engine: Engine, uses: dict[bytes, int] | None = None
+        self,
+        reader: Reader,
+        now: int,
+        engine: Engine,
+        uses: dict[bytes, int] | None = None,
+        sees: Callable[[bytes], bool] | None = None,
     ) -> None:
         self.reader = reader
         self.now = now
         self.engine = engine
         self.uses = uses
+        self.sees = sees
 
     def find(self, name: bytes) -> Entry | None:
         """The key of this name, of any type; no use of it is noted."""
@@ -73,6 +80,10 @@ class KeyReader:
     def view_page(self, page: int, length: int) -> memoryview:
         """The large string in a page. Raises `PageGone`, `PageCorrupt`, `NoHandles`."""
         return self.engine.maps.rows(page, 0, 0, 0, length)
+
+    def lists(self, entry: Entry) -> bool:
+        """Whether a listing holds the key."""
+        return not self.is_over(entry) and (self.sees is None or self.sees(entry.name))
 
     def is_over(self, entry: Entry) -> bool:
         """Whether the key's deadline has passed."""

@@ -107,7 +107,7 @@ def entries(keys: KeyReader) -> Iterable[Entry]:
     """Every key, in no particular order."""
     for _, raw in keys.reader.scan("keys"):
         entry = Entry.decode(raw)
-        if not keys.is_over(entry):
+        if keys.lists(entry):
             yield entry
 
 
@@ -117,7 +117,7 @@ def random_key(keys: KeyReader, source: random.Random) -> bytes | None:
     for begin in (start, b""):
         for _, raw in keys.reader.scan("keys", start=begin):
             entry = Entry.decode(raw)
-            if not keys.is_over(entry):
+            if keys.lists(entry):
                 return entry.name
     return None
 
@@ -145,7 +145,7 @@ def scan(
         if looked >= count and at != before:
             return at, found
         entry = Entry.decode(raw)
-        if not keys.is_over(entry) and wanted(entry):
+        if keys.lists(entry) and wanted(entry):
             found.append(entry.name)
     return 0, found
 

@@ -58,12 +58,19 @@ class Keyspace:
         self._engine = engine
         self._uses: dict[bytes, int] = {}
 
-    def read(self, question: Callable[[KeyReader], T], *, note_use: bool = True) -> T:
+    def read(
+        self,
+        question: Callable[[KeyReader], T],
+        *,
+        note_use: bool = True,
+        sees: Callable[[bytes], bool] | None = None,
+    ) -> T:
         """What `question` finds out about one state of the keys.
 
         Args:
             question: Must not let the reader out.
             note_use: Whether it counts as use of the keys it reads.
+            sees: Which names listings may hold; None for all.
 
         Raises:
             DamagedValue: A value fails its check.
@@ -72,7 +79,7 @@ class Keyspace:
         for attempt in range(_ATTEMPTS):
             try:
                 with engine.catalog.snapshot() as reader:
-                    return question(KeyReader(reader, self._now(), engine, uses))
+                    return question(KeyReader(reader, self._now(), engine, uses, sees))
             except PageGone as error:
                 # Another process has let go of a page since the snapshot: there is a newer state.
                 if attempt == _ATTEMPTS - 1:

@@ -1,0 +1,1 @@
+"""Users: who they are, what they may run, and which names they may use."""

@@ -1,0 +1,158 @@
+"""The users of a data directory: kept in a file that all its processes read.
+
+The file has a line for each user, as ACL LIST shows them. Whoever changes users holds a lock meanwhile; the
+other processes notice when they next look, at least once a second. Without the file there is one user,
+`default`, who may do everything.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from .user import DEFAULT, RuleError, User
+
+FILE = "users.acl"
+MODE = 0o600
+EVERYTHING_ALLOWED = ("on", "allkeys", "allchannels", "allcommands")
+
+
+class UsersError(Exception):
+    """The file of users cannot be read or written; the text says why."""
+
+
+class Users:
+    """Who may connect.
+
+    Args:
+        directory: Where the file is.
+        password: The password of the default user, in place of what the file says; None: what the file says.
+        on_removed: Called with each user that is no more.
+
+    Raises:
+        UsersError: The file cannot be read.
+    """
+
+    def __init__(
+        self, directory: Path, password: str | None, on_removed: Callable[[User], None] = lambda user: None
+    ) -> None:
+        self._path = directory / FILE
+        self._on_removed = on_removed
+        self._seen: tuple[int, int] | None = None
+        self.default = User(DEFAULT)
+        self.default.apply((*EVERYTHING_ALLOWED, "nopass"))
+        self._users = {DEFAULT: self.default}
+        self.look()
+        if password is not None:
+            self.default.apply(("resetpass", f">{password}"))
+
+    def __iter__(self) -> Iterator[User]:
+        return iter(sorted(self._users.values(), key=lambda user: user.name))
+
+    def get(self, name: str) -> User | None:
+        """The user of this name."""
+        return self._users.get(name)
+
+    def login(self, name: str, password: bytes) -> User | None:
+        """The user of this name, if it may log in with this password."""
+        user = self._users.get(name)
+        return user if user is not None and user.accepts(password) else None
+
+    def look(self) -> None:
+        """Take over what other processes have changed. Raises `UsersError`."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UsersError(f"{self._path}: {error.strerror}") from error
+        stamp = (found.st_ino, found.st_mtime_ns)
+        if stamp != self._seen:
+            self._read()
+            self._seen = stamp
+
+    def change(self, name: str, rules: Sequence[str]) -> None:
+        """Make or change a user, in all processes.
+
+        Raises:
+            RuleError: A rule is wrong; nothing changed.
+            UsersError: The file cannot be written; nothing changed elsewhere.
+        """
+        with self._locked():
+            user = self._users.get(name) or User(name)
+            user.apply(rules)
+            self._users[name] = user
+            self._write()
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Remove users in all processes; how many there were. Raises `UsersError`."""
+        with self._locked():
+            gone = [
+                user for name in dict.fromkeys(names) if (user := self._users.pop(name, None)) is not None
+            ]
+            self._write()
+        for user in gone:
+            self._on_removed(user)
+        return len(gone)
+
+    def _read(self) -> None:
+        found = {DEFAULT: self.default}
+        try:
+            lines = self._path.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+        except OSError as error:
+            raise UsersError(f"{self._path}: {error.strerror}") from error
+        for number, line in enumerate(filter(None, lines), 1):
+            try:
+                user = _parse(line)
+            except RuleError as error:
+                raise UsersError(f"{self._path}, line {number}: {error}") from error
+            known = self._users.get(user.name)
+            if known is not None:
+                known.become(user)
+            found[user.name] = known or user
+        gone = [user for name, user in self._users.items() if name not in found]
+        self._users = found
+        for user in gone:
+            self._on_removed(user)
+
+    def _write(self) -> None:
+        text = "".join(f"{user.line()}\n" for user in self)
+        partial = self._path.with_suffix(".tmp")
+        try:
+            file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
+            with open(file, "w", encoding="utf-8", errors="surrogateescape") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(self._path)
+            found = self._path.stat()
+        except OSError as error:
+            raise UsersError(f"{self._path}: {error.strerror}") from error
+        self._seen = (found.st_ino, found.st_mtime_ns)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among all processes, and with the newest users."""
+        try:
+            file = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, MODE)
+        except OSError as error:
+            raise UsersError(f"{self._path}: {error.strerror}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.look()
+            yield
+        finally:
+            os.close(file)
+
+
+def _parse(line: str) -> User:
+    """A user from its line. Raises `RuleError`."""
+    words = line.split(" ")
+    if len(words) < 2 or words[0] != "user":
+        raise RuleError("want: user <name> <rule> ...")
+    user = User(words[1])
+    user.apply(words[2:])
+    return user
