@@ -50,6 +50,7 @@ class App:
             settings, store, self.loop, request_stop=request_stop or self.stop, place=place
         )
         self._dispatcher = make_dispatcher()
+        self.service.entries = self._dispatcher.entries
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._listeners: Listeners | None = None
@@ -135,6 +136,7 @@ class App:
         return Connection(self.service, self._dispatcher)
 
     def _tick(self) -> None:
+        self.service.close_idle()
         try:
             self.service.users.look()
         except UsersError as error:

@@ -70,12 +70,19 @@ def _seconds(text: str) -> float:
 
 
 def _setting(
-    default: Any, help: str, parse: Callable[[str], Any], *, redis: str | None = None, secret: bool = False
+    default: Any,
+    help: str,
+    parse: Callable[[str], Any],
+    *,
+    redis: str | None = None,
+    secret: bool = False,
+    live: bool = False,
 ) -> Any:
+    """A field of `Settings`; a `live` one can be changed by CONFIG SET."""
     return field(
         default=default,
         repr=not secret,
-        metadata={"help": help, "parse": parse, "redis": redis, "secret": secret},
+        metadata={"help": help, "parse": parse, "redis": redis, "secret": secret, "live": live},
     )
 
 
@@ -96,6 +103,7 @@ class Settings:
         "byte budget of all stored rows, e.g. 8gb; prefixes are evicted above it",
         parse_size,
         redis="maxmemory",
+        live=True,
     )
     durability: str = _setting(
         "everysec",
@@ -109,9 +117,10 @@ class Settings:
         str,
         redis="requirepass",
         secret=True,
+        live=True,
     )
     max_clients: int = _setting(
-        10_000, "connections served at once", _within(1, 1_000_000), redis="maxclients"
+        10_000, "connections served at once", _within(1, 1_000_000), redis="maxclients", live=True
     )
     max_bulk_bytes: int = _setting(
         512 << 20, "largest single argument, e.g. 512mb", parse_size, redis="proto-max-bulk-len"
@@ -124,7 +133,24 @@ class Settings:
     )
     backlog: int = _setting(511, "connections waiting to be accepted", _within(1, 65535), redis="tcp-backlog")
     stop_seconds: float = _setting(
-        10.0, "time that commands in flight get at a graceful stop", _seconds, redis="shutdown-timeout"
+        10.0,
+        "time that commands in flight get at a graceful stop",
+        _seconds,
+        redis="shutdown-timeout",
+        live=True,
+    )
+    timeout: int = _setting(
+        0, "seconds after which an idle connection is closed; 0: never", _within(0, 1 << 31), live=True
+    )
+    slowlog_log_slower_than: int = _setting(
+        10_000,
+        "microseconds from which on SLOWLOG lists a command; -1: none",
+        _within(-1, 1 << 53),
+        live=True,
+    )
+    slowlog_max_len: int = _setting(128, "slow commands that SLOWLOG keeps", _within(0, 1_000_000), live=True)
+    latency_monitor_threshold: int = _setting(
+        0, "milliseconds from which on LATENCY records a spike; 0: none", _within(0, 1 << 31), live=True
     )
     log_level: str = _setting(
         "info", "least severe message that is logged", _one_of(LOG_LEVELS), redis="loglevel"

@@ -7,6 +7,8 @@ or the peer does not read its replies, this connection parses no further and rea
 from __future__ import annotations
 
 import asyncio
+import math
+from time import perf_counter_ns
 from typing import cast
 
 from pionkv.protocol import reply
@@ -55,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out.attach(self._transport)
         self._service.metrics.connections += 1
         read_addresses(self.client, self._transport)
+        self.client.last_active = self._service.clock()
         self.set_authenticated(self.client.user.needs_no_password)
         self._service.add(self)
         if self._service.clients() > self._service.settings.max_clients:
@@ -123,6 +126,14 @@ class Connection(asyncio.BufferedProtocol):
         self._out.flush()
         if self._transport is not None:
             self._transport.close()
+
+    @property
+    def idle_since(self) -> float:
+        """When it last sent anything; never, while it is served or listens."""
+        busy = self._task is not None or self._out.blocked or self._receivers
+        if busy or self.client.listens_to or self.client in self._service.monitors:
+            return math.inf
+        return self.client.last_active
 
     def cut_off(self) -> None:
         """End for a reason that is not the peer's, after the command that is being run."""
@@ -251,11 +262,11 @@ class Connection(asyncio.BufferedProtocol):
         client.commands += 1
         self._service.metrics.commands += 1
         entry: Entry | None = None
+        began = perf_counter_ns()
         try:
             entry = self._dispatcher.find(words)
             admit(client, entry, words)
             client.last_command = entry.spec.name
-            entry.calls += 1
             if client.transaction.open and entry.spec.name not in AT_ONCE:
                 result: bytes | Slow = client.transaction.gather(
                     entry, words, self._service.limits.command_bytes
@@ -268,28 +279,41 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(entry, error)
         else:
             if not isinstance(result, bytes):
-                self._begin(entry, result)
+                self._begin(entry, words, result, began)
                 return
             self._out.write(result)
+        if entry is not None:
+            self._took(entry, words, began)
         if self._receivers or client.reply_mode is not ReplyMode.ON:
             self._after_command()
 
-    def _begin(self, entry: Entry, slow: Slow) -> None:
+    def _took(self, entry: Entry, words: list[Argument], began: int) -> None:
+        """A command that began at `began` is over."""
+        taken = perf_counter_ns() - began
+        entry.times.add(taken)
+        timing = self._service.timing
+        if taken >= timing.notable_ns:
+            timing.note(self.client, entry, words, taken)
+
+    def _begin(self, entry: Entry, words: list[Argument], slow: Slow, began: int) -> None:
         try:
             begun = eager.begin(slow)
         except Exception as error:
             self._fail(entry, error)
-            self._after_command()
-            return
-        if isinstance(begun, eager.Done):
+        else:
+            if not isinstance(begun, eager.Done):
+                self._task = self._service.loop.create_task(begun)
+                self._task.add_done_callback(lambda task: self._task_done(entry, words, began, task))
+                return
             self._out.write(begun.value or b"")
-            self._after_command()
-            return
-        self._task = self._service.loop.create_task(begun)
-        self._task.add_done_callback(lambda task: self._task_done(entry, task))
+        self._took(entry, words, began)
+        self._after_command()
 
-    def _task_done(self, entry: Entry, task: asyncio.Task[bytes | None]) -> None:
+    def _task_done(
+        self, entry: Entry, words: list[Argument], began: int, task: asyncio.Task[bytes | None]
+    ) -> None:
         self._task = None
+        self._took(entry, words, began)
         if task.cancelled():
             self.abort()
         elif (error := task.exception()) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pionkv.protocol.errors import CommandError
@@ -13,6 +13,7 @@ from pionkv.protocol.table import COMMANDS, CommandSpec
 from .arguments import Argument, keyword, shown
 from .clients import Client
 from .receiving import Receiver
+from .timing import Histogram
 
 Slow: TypeAlias = Coroutine[Any, Any, bytes | None]
 """A reply that takes its time: it ends with the bytes to send, or None when it has sent them itself."""
@@ -38,8 +39,9 @@ class Entry:
     needs_auth: bool
     fewest: int
     most: float
-    calls: int = 0
     failures: int = 0
+    times: Histogram = field(default_factory=Histogram)
+    """How long it took, each time it was run."""
 
 
 class Dispatcher:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Self
 
 LAG_INTERVAL = 0.1
 LAG_SMOOTHING = 0.1
+NS_A_SECOND = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -54,11 +55,23 @@ class Metrics:
                 setattr(metrics, name, count)
         return metrics
 
+    def reset(self) -> None:
+        """Begin to count anew."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            setattr(self, item.name, Counter() if isinstance(value, Counter) else 0)
+
 
 class LoopLag:
-    """How late the event loop calls what is due: mean (smoothed) and worst since start, in seconds."""
+    """How late the event loop calls what is due: mean (smoothed) and worst since start, in seconds.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        loop: The loop.
+        on_lag: Told each time how late, in nanoseconds.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_lag: Callable[[int], None]) -> None:
+        self._on_lag = on_lag
         self.mean = 0.0
         self.worst = 0.0
         self._loop = loop
@@ -79,6 +92,7 @@ class LoopLag:
         lag = max(0.0, self._loop.time() - self._due)
         self.mean += LAG_SMOOTHING * (lag - self.mean)
         self.worst = max(self.worst, lag)
+        self._on_lag(int(lag * NS_A_SECOND))
         self.start()
 
 

@@ -42,6 +42,9 @@ class Monitors:
     def __bool__(self) -> bool:
         return bool(self._clients)
 
+    def __contains__(self, client: Client) -> bool:
+        return client.id in self._clients
+
     def add(self, client: Client) -> None:
         """From now on it gets a line for each command."""
         self._clients[client.id] = client

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pionkv.protocol.limits import Limits
 from pionkv.storage import Store
 
 from .acl.log import Refusals
-from .acl.user import User
+from .acl.user import DEFAULT, User
 from .acl.users import Users
 from .buffers import ChunkPool, SpoolPool
 from .config import Settings
@@ -24,11 +25,13 @@ from .notices import Notices
 from .place import Place, Sums
 from .pubsub import Channels
 from .receipt import Receipt
+from .timing import Timing
 from .warming import KernelLoader
 
 if TYPE_CHECKING:
     from .clients import Client
     from .connection import Connection
+    from .dispatch import Entry
 
 REDIS_VERSION = "7.2.0"
 """The Redis whose commands and fields are followed; clients look at it to choose what they send."""
@@ -62,7 +65,12 @@ class Service:
         self.channels = Channels(self.place.tell, lambda: self.sums.elsewhere_of("listened"))
         self.sums = Sums(self.place, self._gauges)
         self.metrics = self.sums.metrics
-        self.lag = LoopLag(loop)
+        self.entries: Mapping[str, Entry] = {}
+        """The commands and how they went; set by whoever makes the dispatcher."""
+        self.timing = Timing(
+            settings.slowlog_log_slower_than, settings.slowlog_max_len, settings.latency_monitor_threshold
+        )
+        self.lag = LoopLag(loop, lambda late: self.timing.spike("event-loop", late, clock()))
         self.started_at = self.place.started_at
         self.receipt = Receipt(self.sums.receipt)
         self.users = Users(settings.data_dir, settings.password, on_removed=self._cut_off)
@@ -88,6 +96,36 @@ class Service:
     def uptime(self) -> int:
         """Whole seconds since the start."""
         return int(self.clock() - self.started_at)
+
+    def configure(self, changes: Mapping[str, Any]) -> None:
+        """Other values for live settings. Raises `UsersError`, and nothing changed."""
+        if "password" in changes:
+            password = changes["password"]
+            self.users.change(DEFAULT, ("resetpass", f">{password}") if password else ("nopass",))
+            changes = {**changes, "password": password or None}
+        settings = self.settings = dataclasses.replace(self.settings, **changes)
+        if "max_bytes" in changes:
+            self.store.set_budget(settings.max_bytes or None)
+        self.timing.configure(
+            settings.slowlog_log_slower_than, settings.slowlog_max_len, settings.latency_monitor_threshold
+        )
+
+    def reset_statistics(self) -> None:
+        """Begin to count anew."""
+        self.metrics.reset()
+        self.lag.worst = 0.0
+        for entry in self.entries.values():
+            entry.times.reset()
+            entry.failures = 0
+
+    def close_idle(self) -> None:
+        """Close connections that were idle for longer than the setting allows; who listens may be idle."""
+        seconds = self.settings.timeout
+        if not seconds:
+            return
+        for connection in list(self.connections.values()):
+            if connection.idle_since < self.clock() - seconds:
+                connection.abort()
 
     def add(self, connection: Connection) -> None:
         """A client has connected."""

@@ -19,6 +19,7 @@ from pionkv.protocol.errors import CommandError
 from pionkv.storage import NoSpace, OutOfBudget, StorageError
 from pionkv.storage.keyspace.access import KeyReader, KeyWriter
 
+from .admission import check_permission
 from .arguments import Argument
 from .errors import describe
 from .keyed import Answer, Keyed, joined, send
@@ -99,6 +100,9 @@ def execute(client: Client) -> bytes | Slow:
     transaction.close()
     if spoiled:
         raise SPOILED
+    if client.user.restricted:
+        for entry, args in queue:
+            check_permission(client, entry, args)
 
     def run(keys: KeyWriter) -> list[Answer | None] | None:
         if stamps(keys, watched) != watched:

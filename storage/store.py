@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -403,6 +403,10 @@ class Store:
     def expire(self, namespace: bytes, at: float) -> None:
         """Let a namespace end at a time of the store's clock; 0 for never. Raises `UnknownNamespace`."""
         namespaces.expire(self._engine, namespace, at)
+
+    def set_budget(self, max_bytes: int | None) -> None:
+        """Another budget for this process, from the next write on; None for none."""
+        self._engine.options = replace(self._engine.options, max_bytes=max_bytes)
 
     def touch(self, sid: bytes) -> None:
         """Note a use of a session's unit; written down by `tick`."""

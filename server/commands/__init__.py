@@ -13,11 +13,13 @@ from . import (
     hashes,
     info,
     keys,
+    memory,
     prefix,
     prefix_blocks,
     prefix_match,
     process,
     pubsub,
+    slowlog,
     snapshots,
     states,
     stats,
@@ -31,7 +33,7 @@ from . import (
 )
 
 _FAMILIES = (
-    connection, client, command, config, info, process, stats, acl,
+    connection, client, command, config, info, process, stats, acl, memory, slowlog,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
     prefix_match,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,

@@ -1,36 +1,38 @@
-"""CONFIG GET: the settings in force, under our names and under the names that Redis tools ask for."""
+"""CONFIG: the settings in force, under our names and under the names that Redis tools ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 from pionkv.protocol import reply
+from pionkv.protocol.errors import CommandError
 
-from ..arguments import Argument, blob
+from ..acl.users import UsersError
+from ..arguments import Argument, blob, pairs
 from ..clients import Client
 from ..config import SETTINGS, Settings
 from ..dispatch import Handler
+from .command import help
 
 FIXED = {
     "databases": "1",
     "save": "",
     "appendonly": "no",
     "maxmemory-policy": "volatile-ttl",
-    "timeout": "0",
 }
 """What Redis tools read and what no setting of ours changes."""
+
+NAMES = {name.replace("_", "-"): name for name in SETTINGS} | {
+    item.metadata["redis"]: name for name, item in SETTINGS.items() if item.metadata["redis"]
+}
+"""CONFIG parameter -> setting."""
 
 
 def parameters(settings: Settings) -> dict[str, str]:
     """Every CONFIG parameter and its value. A password is shown as `***`."""
-    found = dict(FIXED)
-    for name, item in SETTINGS.items():
-        text = settings.text_of(name)
-        found[name.replace("_", "-")] = text
-        if (redis := item.metadata["redis"]) is not None:
-            found[redis] = text
-    return found
+    return FIXED | {parameter: settings.text_of(name) for parameter, name in NAMES.items()}
 
 
 def get(client: Client, args: Sequence[Argument]) -> bytes:
@@ -45,4 +47,43 @@ def get(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.encode(found, client.protocol)
 
 
-HANDLERS: dict[str, Handler] = {"CONFIG|GET": get}
+def set(client: Client, args: Sequence[Argument]) -> bytes:
+    """CONFIG SET parameter value [parameter value ...]: all of them or none."""
+    changes: dict[str, Any] = {}
+    for word, value in pairs(args, 2, "config|set"):
+        parameter = blob(word).decode("utf-8", "replace").lower()
+        name = NAMES.get(parameter)
+        if name is None and parameter not in FIXED:
+            text = f"Unknown option or number of arguments for CONFIG SET - '{parameter}'"
+            raise CommandError("ERR", text)
+        if name is None or not SETTINGS[name].metadata["live"]:
+            raise _failed(parameter, "can't set immutable config")
+        if name in changes:
+            raise _failed(parameter, "duplicate parameter")
+        try:
+            changes[name] = SETTINGS[name].metadata["parse"](blob(value).decode())
+        except (ValueError, UnicodeDecodeError) as error:
+            raise _failed(parameter, str(error)) from error
+    try:
+        client.service.configure(changes)
+    except UsersError as error:
+        raise CommandError("ERR", f"CONFIG SET failed: {error}") from error
+    return reply.OK
+
+
+def _failed(parameter: str, why: str) -> CommandError:
+    return CommandError("ERR", f"CONFIG SET failed (possibly related to argument '{parameter}') - {why}")
+
+
+def reset_statistics(client: Client, args: Sequence[Argument]) -> bytes:
+    """CONFIG RESETSTAT: what this process counts; the store's own counters go on."""
+    client.service.reset_statistics()
+    return reply.OK
+
+
+HANDLERS: dict[str, Handler] = {
+    "CONFIG|GET": get,
+    "CONFIG|HELP": help,
+    "CONFIG|RESETSTAT": reset_statistics,
+    "CONFIG|SET": set,
+}

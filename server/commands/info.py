@@ -16,6 +16,7 @@ from ..clients import Client
 from ..dispatch import Handler
 from ..memory import read_memory
 from ..service import REDIS_VERSION, Service
+from ..timing import histograms
 
 Lines = Mapping[str, object]
 DAY = 86400
@@ -24,12 +25,15 @@ DAY = 86400
 def info(client: Client, args: Sequence[Argument]) -> bytes:
     """INFO [section ...]."""
     wanted = {keyword(argument).lower() for argument in args[1:]}
-    everything = not wanted or wanted & {"all", "everything", "default"}
+    everything = wanted & {"all", "everything"}
+    usual = everything or not wanted or "default" in wanted
+    sections = [(name, section, usual) for name, section in SECTIONS.items()]
+    sections += [(name, section, everything) for name, section in EXTRA_SECTIONS.items()]
     texts = [
         f"# {name.capitalize()}\r\n"
         + "".join(f"{key}:{value}\r\n" for key, value in section(client.service).items())
-        for name, section in SECTIONS.items()
-        if everything or name in wanted
+        for name, section, given in sections
+        if given or name in wanted
     ]
     return reply.verbatim("\r\n".join(texts), client.protocol)
 
@@ -119,6 +123,28 @@ def _keyspace(service: Service) -> Lines:
     return {"db0": f"keys={count},expires={keys.deadlines},avg_ttl=0"} if count else {}
 
 
+def _replication(service: Service) -> Lines:
+    return {"role": "master", "connected_slaves": 0}
+
+
+def _command_statistics(service: Service) -> Lines:
+    return {
+        f"cmdstat_{name}": f"calls={times.calls},usec={times.total_us},"
+        f"usec_per_call={times.total_us / times.calls:.2f},rejected_calls=0,"
+        f"failed_calls={service.entries[name.upper()].failures}"
+        for name, times in histograms(service.entries, ()).items()
+    }
+
+
+def _latency_statistics(service: Service) -> Lines:
+    return {
+        f"latency_percentiles_usec_{name}": ",".join(
+            f"p{part:g}={times.percentile(part / 100)}" for part in (50, 99, 99.9)
+        )
+        for name, times in histograms(service.entries, ()).items()
+    }
+
+
 def _pion(service: Service) -> Lines:
     keys = service.store.keyspace.info()
     totals, metrics = service.store.info(), service.sums.all_metrics()
@@ -162,11 +188,17 @@ SECTIONS: dict[str, Callable[[Service], Lines]] = {
     "memory": _memory,
     "persistence": _persistence,
     "stats": _stats,
+    "replication": _replication,
     "cpu": _cpu,
     "keyspace": _keyspace,
     "pion": _pion,
     "workers": _workers,
 }
+EXTRA_SECTIONS: dict[str, Callable[[Service], Lines]] = {
+    "commandstats": _command_statistics,
+    "latencystats": _latency_statistics,
+}
+"""Given when asked for, or with everything."""
 
 
 def _human(count: int) -> str:

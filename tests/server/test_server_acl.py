@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -199,7 +200,6 @@ def test_users_outlive_the_server_and_are_those_of_all_its_processes(
     start_server: Any, wire_class: Any
 ) -> None:
     process = start_server()
-    import socket
 
     def connect() -> Any:
         return wire_class(socket.create_connection(("127.0.0.1", process.port)))
@@ -208,7 +208,7 @@ def test_users_outlive_the_server_and_are_those_of_all_its_processes(
     admin.command("ACL", "SETUSER", "eve", "on", ">pw", "%R~a*", "~b?[x]", "&c*", "+@read", "-get")
     listed = admin.command("ACL", "LIST")
     mode = (process.data_dir / "users.acl").stat().st_mode & 0o777
-    assert mode == 0o600 and b"pw" not in (process.data_dir / "users.acl").read_bytes().replace(b"%", b"")
+    assert mode == 0o600 and b"pw" not in (process.data_dir / "users.acl").read_bytes()
     process.restart(crash=True)
     assert connect().command("ACL", "LIST") == listed
     assert connect().command("AUTH", "eve", "pw") == "OK"

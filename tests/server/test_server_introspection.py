@@ -79,7 +79,8 @@ def test_info(either) -> None:
     either.command("V.FETCH", "s", 0, "RANGE", 0, 100, "FMT", "RAW")
     found = sections(as_bytes(either.command("INFO")))
     assert list(found) == [
-        "server", "clients", "memory", "persistence", "stats", "cpu", "keyspace", "pion", "workers",
+        "server", "clients", "memory", "persistence", "stats", "replication", "cpu", "keyspace", "pion",
+        "workers",
     ]  # fmt: skip
     assert found["server"]["redis_mode"] == "standalone" and int(found["server"]["tcp_port"]) > 0
     assert found["clients"]["connected_clients"] == "1"
@@ -97,7 +98,7 @@ def as_bytes(text):
 
 def test_info_of_some_sections(wire) -> None:
     assert list(sections(wire.command("INFO", "clients", "CPU"))) == ["clients", "cpu"]
-    assert len(sections(wire.command("INFO", "everything"))) == 9
+    assert len(sections(wire.command("INFO", "everything"))) == 12
     assert sections(wire.command("INFO", "nosuch")) == {}
 
 

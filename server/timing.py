@@ -1,0 +1,168 @@
+"""How long commands take: a histogram for each, a list of the slow ones, and spikes of latency."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .arguments import Argument
+from .monitor import SECRET
+from .receiving import Receiver
+
+if TYPE_CHECKING:
+    from .clients import Client
+    from .dispatch import Entry
+
+NS_A_MICROSECOND = 1000
+NS_A_MILLISECOND = 1_000_000
+NEVER = 1 << 62
+BUCKETS = 41
+ARGUMENTS_KEPT = 32
+BYTES_KEPT = 128
+SPIKES_KEPT = 160
+REDACTED = b"(redacted)"
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Durations in powers of two: bucket i counts those below 2^i microseconds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    total_ns: int = 0
+
+    def add(self, ns: int) -> None:
+        """One took so long."""
+        self.total_ns += ns
+        self.counts[min((ns // NS_A_MICROSECOND).bit_length(), BUCKETS - 1)] += 1
+
+    @property
+    def calls(self) -> int:
+        """How many there were."""
+        return sum(self.counts)
+
+    @property
+    def total_us(self) -> int:
+        """How long they took together, microseconds."""
+        return self.total_ns // NS_A_MICROSECOND
+
+    def cumulative(self) -> dict[int, int]:
+        """Microseconds -> how many took less; only where that grows."""
+        found, sum_of_them = {}, 0
+        for place, count in enumerate(self.counts):
+            sum_of_them += count
+            if count:
+                found[1 << place] = sum_of_them
+        return found
+
+    def percentile(self, part: float) -> int:
+        """Within how many microseconds this part of them was, to the next power of two; 0 for none."""
+        wanted = part * self.calls
+        return next((bound for bound, count in self.cumulative().items() if count >= wanted), 0)
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.counts, self.total_ns = [0] * BUCKETS, 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCommand:
+    """A command that took long."""
+
+    id: int
+    at: int
+    microseconds: int
+    words: list[bytes]
+    address: str
+    name: bytes
+
+
+class Timing:
+    """What took long in this process.
+
+    Attributes:
+        notable_ns: What takes less is of no further interest.
+    """
+
+    def __init__(self, slower_than_us: int, kept: int, spike_ms: int) -> None:
+        self.slow: deque[SlowCommand] = deque(maxlen=kept)
+        self.spikes: dict[str, deque[tuple[int, int]]] = {}
+        """Event -> (time in seconds, milliseconds), oldest first; one a second at most."""
+        self.worst: dict[str, int] = {}
+        self.notable_ns = NEVER
+        self._next = 0
+        self.configure(slower_than_us, kept, spike_ms)
+
+    def configure(self, slower_than_us: int, kept: int, spike_ms: int) -> None:
+        """Other thresholds.
+
+        Args:
+            slower_than_us: Commands that take as long are listed; negative: none.
+            kept: How many are kept.
+            spike_ms: What takes as long is a spike; 0: nothing is.
+        """
+        self._slow_ns = slower_than_us * NS_A_MICROSECOND if slower_than_us >= 0 else NEVER
+        self._spike_ns = spike_ms * NS_A_MILLISECOND if spike_ms > 0 else NEVER
+        self.notable_ns = min(self._slow_ns, self._spike_ns)
+        if kept != self.slow.maxlen:
+            self.slow = deque(list(self.slow)[:kept], maxlen=kept)
+
+    def note(self, client: Client, entry: Entry, args: Sequence[Argument], ns: int) -> None:
+        """A command took at least `notable_ns`."""
+        now = client.service.clock()
+        if ns >= self._slow_ns:
+            words = _words(entry, args)
+            slow = SlowCommand(
+                self._next, int(now), ns // NS_A_MICROSECOND, words, client.address, client.name
+            )
+            self.slow.appendleft(slow)
+            self._next += 1
+        self.spike("fast-command" if "fast" in entry.spec.flags else "command", ns, now)
+
+    def spike(self, event: str, ns: int, now: float) -> None:
+        """Something took so long; it is kept if it is a spike."""
+        if ns < self._spike_ns:
+            return
+        taken = ns // NS_A_MILLISECOND
+        samples = self.spikes.setdefault(event, deque(maxlen=SPIKES_KEPT))
+        if samples and samples[-1][0] == int(now):
+            taken = max(taken, samples.pop()[1])
+        samples.append((int(now), taken))
+        self.worst[event] = max(taken, self.worst.get(event, 0))
+
+    def forget_spikes(self, events: Sequence[str]) -> int:
+        """Begin anew for these events, or for all; how many had spikes."""
+        gone = [event for event in events or list(self.spikes) if self.spikes.pop(event, None)]
+        for event in gone:
+            del self.worst[event]
+        return len(gone)
+
+
+def _words(entry: Entry, args: Sequence[Argument]) -> list[bytes]:
+    """A command line as it is kept: short, and without passwords."""
+    if entry.spec.name in SECRET:
+        names = len(entry.spec.words)
+        return [*(bytes(word) for word in args[:names]), *[REDACTED] * (len(args) - names)][:ARGUMENTS_KEPT]  # type: ignore[arg-type]
+    if len(args) <= ARGUMENTS_KEPT:
+        return [_word(argument) for argument in args]
+    left = len(args) - ARGUMENTS_KEPT + 1
+    return [*map(_word, args[: ARGUMENTS_KEPT - 1]), b"... (%d more arguments)" % left]
+
+
+def _word(argument: Argument) -> bytes:
+    if isinstance(argument, Receiver):
+        return b"(%d bytes)" % argument.length
+    more = len(argument) - BYTES_KEPT
+    head = bytes(argument[:BYTES_KEPT])
+    return head if more <= 0 else head + b"... (%d more bytes)" % more
+
+
+def histograms(entries: Mapping[str, Entry], names: Sequence[str]) -> dict[str, Histogram]:
+    """The histograms of commands that were run, all or those named; a container stands for what it holds."""
+    wanted = {name.upper() for name in names}
+    return {
+        name.lower(): entry.times
+        for name, entry in sorted(entries.items())
+        if (not wanted or name in wanted or name.partition("|")[0] in wanted) and entry.times.total_ns
+    }
