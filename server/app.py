@@ -63,6 +63,7 @@ class App:
         Raises:
             ListenError: The port or the socket path is taken or not allowed.
         """
+        self.service.users.insist(self.service.settings.password)
         self._listeners = listen(self.service.settings)
         await self.accept(self._listeners.tcp(), self._listeners.unix)
 
@@ -135,12 +136,16 @@ class App:
     def _connect(self) -> Connection:
         return Connection(self.service, self._dispatcher)
 
-    def _tick(self) -> None:
-        self.service.close_idle()
+    def look_at_users(self) -> None:
+        """Take over what other processes have changed about users; what cannot be read changes nothing."""
         try:
             self.service.users.look()
         except UsersError as error:
             logs.logger().error("users not read", exc_info=error)
+
+    def _tick(self) -> None:
+        self.service.close_idle()
+        self.look_at_users()
         try:
             self.service.store.tick()
         except (StorageError, OSError) as error:

@@ -195,6 +195,18 @@ def load(
     return Settings(**{name: _parse(name, text) for name, text in merged.items()})
 
 
+def changed(settings: Settings, texts: Mapping[str, str]) -> Settings:
+    """The settings with other values for some of them; an empty password is none.
+
+    Raises:
+        ConfigError: A name is unknown or a value is not usable.
+    """
+    values = {name: _parse(name, text) for name, text in texts.items()}
+    if values.get("password") == "":
+        values["password"] = None
+    return dataclasses.replace(settings, **values)
+
+
 def _parse(name: str, text: str) -> Any:
     if name not in SETTINGS:
         raise ConfigError(f"unknown setting '{name}'")

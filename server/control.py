@@ -17,6 +17,7 @@ import msgpack
 from .config import Settings
 
 SETUP, READY, STOP, HURRY, PUBLISH = "setup", "ready", "stop", "hurry", "publish"
+CONFIGURE, RESET_STATISTICS, USERS = "configure", "reset-statistics", "users"
 RELAY_BYTES = 64 << 20
 """Messages between workers that wait; more are dropped, as they are for clients that do not read."""
 _LENGTH = 4

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pionkv.protocol.limits import Limits
 from pionkv.storage import Store
 
+from . import control as channel
 from .acl.log import Refusals
 from .acl.user import DEFAULT, User
 from .acl.users import Users
 from .buffers import ChunkPool, SpoolPool
-from .config import Settings
+from .config import Settings, changed
 from .exporting import Exports
 from .metrics import LoopLag
 from .monitor import Monitors
@@ -73,7 +73,12 @@ class Service:
         self.lag = LoopLag(loop, lambda late: self.timing.spike("event-loop", late, clock()))
         self.started_at = self.place.started_at
         self.receipt = Receipt(self.sums.receipt)
-        self.users = Users(settings.data_dir, settings.password, on_removed=self._cut_off)
+        self.users = Users(
+            settings.data_dir,
+            settings.password,
+            on_removed=self._cut_off,
+            on_changed=lambda: self.place.tell(channel.USERS),
+        )
         self.refusals = Refusals()
         self.notices = Notices(self.channels, store)
         self.monitors = Monitors()
@@ -97,21 +102,34 @@ class Service:
         """Whole seconds since the start."""
         return int(self.clock() - self.started_at)
 
-    def configure(self, changes: Mapping[str, Any]) -> None:
-        """Other values for live settings. Raises `UsersError`, and nothing changed."""
-        if "password" in changes:
-            password = changes["password"]
+    def configure(self, texts: Mapping[str, str]) -> None:
+        """Other values for live settings, in every worker.
+
+        Raises:
+            ConfigError: A value is not usable; nothing changed.
+            UsersError: The users cannot be written; nothing changed.
+        """
+        changed(self.settings, texts)
+        if (password := texts.get("password")) is not None:
             self.users.change(DEFAULT, ("resetpass", f">{password}") if password else ("nopass",))
-            changes = {**changes, "password": password or None}
-        settings = self.settings = dataclasses.replace(self.settings, **changes)
-        if "max_bytes" in changes:
-            self.store.set_budget(settings.max_bytes or None)
+        self.take_over(texts)
+        self.place.tell(channel.CONFIGURE, dict(texts))
+
+    def take_over(self, texts: Mapping[str, str]) -> None:
+        """Other values for settings in this process."""
+        settings = self.settings = changed(self.settings, texts)
+        self.store.set_budget(settings.max_bytes or None)
         self.timing.configure(
             settings.slowlog_log_slower_than, settings.slowlog_max_len, settings.latency_monitor_threshold
         )
 
     def reset_statistics(self) -> None:
-        """Begin to count anew."""
+        """Begin to count anew, in every worker."""
+        self.forget_statistics()
+        self.place.tell(channel.RESET_STATISTICS)
+
+    def forget_statistics(self) -> None:
+        """Begin to count anew in this process."""
         self.metrics.reset()
         self.lag.worst = 0.0
         for entry in self.entries.values():

@@ -20,7 +20,8 @@ import uvloop
 
 from . import control as channel
 from . import logs
-from .config import Settings
+from .acl.users import Users, UsersError
+from .config import Settings, changed
 from .control import Control, Setup, texts_of
 from .counters import Counters
 from .listening import EXIT_FAILURE, ListenError, Listeners, announce, listen
@@ -213,6 +214,8 @@ class Supervisor:
                 logs.logger().info("a client asks to stop", worker=slot.number)
                 self._stop.set()
             else:
+                if message[0] == channel.CONFIGURE:
+                    self._settings = changed(self._settings, message[1])
                 self._pass_on(slot, message)
 
     def _pass_on(self, sender: Slot, message: channel.Message) -> None:
@@ -235,6 +238,7 @@ class Supervisor:
 
 
 async def _supervise(settings: Settings) -> bool:
+    Users(settings.data_dir, settings.password).insist(settings.password)
     listeners = listen(settings)
     counters = Counters.create(settings.workers)
     try:
@@ -249,7 +253,7 @@ def run(settings: Settings) -> int:
     logs.configure(settings.log_level, settings.log_format)
     try:
         fine = uvloop.run(_supervise(settings))
-    except (ListenError, OSError) as error:
+    except (ListenError, UsersError, OSError) as error:
         print(f"pionkv: {error}", file=sys.stderr)
         return EXIT_FAILURE
     logs.logger().info("stopped")

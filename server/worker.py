@@ -20,6 +20,7 @@ from pionkv.storage import StorageError, Store
 
 from . import control as channel
 from . import logs
+from .acl.users import UsersError
 from .app import App, store_options
 from .config import load
 from .control import Control, Setup
@@ -69,6 +70,12 @@ async def _obey(control: Control, app: App) -> None:
                 app.hurry()
             case (channel.PUBLISH, name, text):
                 app.service.channels.deliver(name, text)
+            case (channel.CONFIGURE, texts):
+                app.service.take_over(texts)
+            case (channel.RESET_STATISTICS,):
+                app.service.forget_statistics()
+            case (channel.USERS,):
+                app.look_at_users()
 
 
 def _end_with(lifeline: int) -> None:
@@ -84,7 +91,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         uvloop.run(_serve(socket.socket(fileno=control)))
-    except (StorageError, OSError) as error:
+    except (StorageError, UsersError, OSError) as error:
         print(f"pionkv: {error}", file=sys.stderr)
         return EXIT_FAILURE
     return 0

@@ -29,25 +29,40 @@ class Users:
 
     Args:
         directory: Where the file is.
-        password: The password of the default user, in place of what the file says; None: what the file says.
+        password: The password of the default user as long as there is no file; None: it needs none.
         on_removed: Called with each user that is no more.
+        on_changed: Called when this process has changed the file.
 
     Raises:
         UsersError: The file cannot be read.
     """
 
     def __init__(
-        self, directory: Path, password: str | None, on_removed: Callable[[User], None] = lambda user: None
+        self,
+        directory: Path,
+        password: str | None,
+        on_removed: Callable[[User], None] = lambda user: None,
+        on_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = directory / FILE
         self._on_removed = on_removed
+        self._on_changed = on_changed
         self._seen: tuple[int, int] | None = None
         self.default = User(DEFAULT)
         self.default.apply((*EVERYTHING_ALLOWED, "nopass"))
         self._users = {DEFAULT: self.default}
-        self.look()
         if password is not None:
             self.default.apply(("resetpass", f">{password}"))
+        self.look()
+
+    def insist(self, password: str | None) -> None:
+        """A server begins: the password it was given takes the place of the default user's in the file.
+
+        Raises:
+            UsersError: The file cannot be written.
+        """
+        if password is not None and self._path.exists():
+            self.change(DEFAULT, ("resetpass", f">{password}"))
 
     def __iter__(self) -> Iterator[User]:
         return iter(sorted(self._users.values(), key=lambda user: user.name))
@@ -86,6 +101,7 @@ class Users:
             user.apply(rules)
             self._users[name] = user
             self._write()
+        self._on_changed()
 
     def remove(self, names: Sequence[str]) -> int:
         """Remove users in all processes; how many there were. Raises `UsersError`."""
@@ -94,6 +110,7 @@ class Users:
                 user for name in dict.fromkeys(names) if (user := self._users.pop(name, None)) is not None
             ]
             self._write()
+        self._on_changed()
         for user in gone:
             self._on_removed(user)
         return len(gone)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
@@ -49,7 +48,7 @@ def get(client: Client, args: Sequence[Argument]) -> bytes:
 
 def set(client: Client, args: Sequence[Argument]) -> bytes:
     """CONFIG SET parameter value [parameter value ...]: all of them or none."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, str] = {}
     for word, value in pairs(args, 2, "config|set"):
         parameter = blob(word).decode("utf-8", "replace").lower()
         name = NAMES.get(parameter)
@@ -60,10 +59,12 @@ def set(client: Client, args: Sequence[Argument]) -> bytes:
             raise _failed(parameter, "can't set immutable config")
         if name in changes:
             raise _failed(parameter, "duplicate parameter")
+        text = blob(value).decode("utf-8", "replace")
         try:
-            changes[name] = SETTINGS[name].metadata["parse"](blob(value).decode())
-        except (ValueError, UnicodeDecodeError) as error:
+            SETTINGS[name].metadata["parse"](text)
+        except ValueError as error:
             raise _failed(parameter, str(error)) from error
+        changes[name] = text
     try:
         client.service.configure(changes)
     except UsersError as error:

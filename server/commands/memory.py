@@ -51,7 +51,8 @@ def stats(client: Client, args: Sequence[Argument]) -> bytes:
 
 
 def _stats(service: Service) -> dict[str, int | float]:
-    memory, totals, keys = read_memory(), service.store.info(), service.store.keyspace.info()
+    memory = read_memory(filter(None, (numbers.get("pid") for numbers in service.sums.workers())))
+    totals, keys = service.store.info(), service.store.keyspace.info()
     budget = service.settings.max_bytes
     return {
         "peak.allocated": memory.peak_resident,
@@ -64,7 +65,7 @@ def _stats(service: Service) -> dict[str, int | float]:
         "catalog.bytes": totals.catalog_bytes,
         "dataset.bytes": totals.bytes,
         "dataset.percentage": 100 * totals.bytes / budget if budget else 0.0,
-        "clients.normal": len(service.connections),
+        "clients.normal": service.clients(),
     }
 
 

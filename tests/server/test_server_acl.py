@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from typing import Any
 
@@ -228,6 +230,7 @@ def test_a_password_given_at_the_start_wins(start_local: Any, tmp_path: Any) -> 
     assert wire.command("AUTH", "one") == "OK"
     wire.command("ACL", "SETUSER", "default", "resetpass", ">two")
     first.stop()
+    assert (tmp_path / "same" / "users.acl").exists()
     wire = start_local(data_dir=tmp_path / "same", password="three").connect()
     assert refused(wire.command("AUTH", "two")).startswith("WRONGPASS")
     assert wire.command("AUTH", "three") == "OK"
@@ -341,3 +344,34 @@ def test_a_pattern_after_all_patterns_is_refused() -> None:
 def test_names_of_users(wire: Any) -> None:
     for name in ("", "a b", "a\nb"):
         assert "Usernames" in refused(wire.command("ACL", "SETUSER", name))
+
+
+def test_users_and_settings_are_those_of_every_worker_also_of_a_new_one(
+    start_server: Any, wire_class: Any
+) -> None:
+    process = start_server("--workers", "2", "--password", "old")
+
+    def connect(worker: int, password: str, user: str = "default") -> Any:
+        while True:
+            wire = wire_class(socket.create_connection(("127.0.0.1", process.port)))
+            answer = wire.command("AUTH", user, password)
+            if isinstance(answer, CommandError):
+                return answer
+            if b"worker_id:%d\r" % worker in wire.command("INFO", "workers"):
+                return wire
+
+    first = connect(0, "old")
+    assert first.command("ACL", "SETUSER", "eve", "on", ">pw", "~*", "+@all") == "OK"
+    assert first.command("CONFIG", "SET", "requirepass", "new", "slowlog-max-len", 7) == "OK"
+    while isinstance(second := connect(1, "new"), CommandError):
+        pass
+    while second.command("CONFIG", "GET", "slowlog-max-len") != [b"slowlog-max-len", b"7"]:
+        pass
+    pid = int(second.command("INFO", "server").split(b"process_id:")[1].split()[0])
+    os.kill(pid, signal.SIGKILL)
+    again = connect(1, "pw", "eve")
+    assert again.command("CONFIG", "GET", "slowlog-max-len") == [b"slowlog-max-len", b"7"]
+    assert str(connect(1, "old")).startswith("WRONGPASS")
+    process.restart()
+    assert str(connect(0, "new")).startswith("WRONGPASS")
+    assert connect(1, "old").command("ACL", "USERS") == [b"default", b"eve"]

@@ -157,13 +157,13 @@ def test_a_unix_socket(start_local, tmp_path) -> None:
 
 
 def test_a_socket_left_behind_is_replaced_and_a_live_one_is_not(start_local, tmp_path) -> None:
-    from pionkv.server.app import remove_dead_socket
-
     path = tmp_path / "dead.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    remove_dead_socket(path)
-    assert not path.exists()
     start_local(unix_socket=path)
-    with pytest.raises(OSError, match="a server listens here already"):
-        remove_dead_socket(path)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(b"PING\r\n")
+        assert client.recv(7) == b"+PONG\r\n"
+    with pytest.raises(AssertionError, match="a server listens here already"):
+        start_local(unix_socket=path)
