@@ -22,6 +22,7 @@ REMOVE = ("write",)
 ONE = (1, 1, 1)
 
 _FETCH_FORMAT = optional(after("FMT", oneof("element", *words("F32 F16 NATIVE RAW"))))
+_AT = optional(after("AT", integer("generation")))
 _STORE_FORMAT = optional(after("FMT", oneof("element", *words("F32 F16 BF16 RAW"))))
 
 _V = (
@@ -71,14 +72,21 @@ _V = (
         summary="Rows of one layer by id or as a range, or a range of the first layers; ends are exclusive.",
         group="vstore",
         reply="A bulk string of the rows, little-endian, float32 without FMT; for BATCH an array of them. "
-        "Null for a layer without rows. Rows that are not stored are an error.",
+        "Null for a layer without rows. Rows that are not stored are an error. AT: the rows of that "
+        "generation, or STALE.",
         parameters=(
             key("session"),
             oneof(
                 "rows",
-                block("ids", integer("layer"), many(integer("row"))),
+                block("ids", integer("layer"), many(integer("row")), _FETCH_FORMAT, _AT),
                 block(
-                    "range", integer("layer"), word("RANGE"), integer("start"), integer("end"), _FETCH_FORMAT
+                    "range",
+                    integer("layer"),
+                    word("RANGE"),
+                    integer("start"),
+                    integer("end"),
+                    _FETCH_FORMAT,
+                    _AT,
                 ),
                 block(
                     "batch",
@@ -87,6 +95,7 @@ _V = (
                     integer("end"),
                     optional(integer("num-layers")),
                     _FETCH_FORMAT,
+                    _AT,
                 ),
             ),
         ),
@@ -101,7 +110,7 @@ _V = (
         name="V.FETCHALL",
         summary="A range of both sides of a prefix, all layers or layers a to b - 1, in one streamed reply.",
         group="vstore",
-        reply="An array of bulk strings in the order k0 v0 k1 v1 …",
+        reply="An array of bulk strings in the order k0 v0 k1 v1 … AT: of that generation, or STALE.",
         parameters=(
             key("k-session"),
             key("v-session"),
@@ -109,6 +118,7 @@ _V = (
             integer("end"),
             _FETCH_FORMAT,
             optional(after("LAYERS", block("layers", integer("a"), integer("b")))),
+            _AT,
         ),
         flags=READ,
         categories=("kv", "read", "slow"),
@@ -133,7 +143,8 @@ _V = (
         name="V.STOREBATCH",
         summary="Appends rows to a layer, or overwrites rows that are there.",
         group="vstore",
-        reply="OK. A start beyond the layer's rows is an error, and so is a blob of another length.",
+        reply="OK. A start beyond the layer's rows is an error, and so is a blob of another length. TXN: "
+        "nobody sees the rows before the transaction is published; an error ends the transaction.",
         parameters=(
             key("session"),
             integer("layer"),
@@ -141,6 +152,7 @@ _V = (
             integer("count"),
             string("blob"),
             _STORE_FORMAT,
+            optional(after("TXN", string("txn"))),
         ),
         flags=WRITE,
         categories=("kv", "write", "slow"),
@@ -188,11 +200,12 @@ _PREFIX = (
         name="KV.PREFIX.LOOKUP",
         summary="Whether a prefix is stored: both sides, the same rows in the same layers.",
         group="prefix",
-        reply="HIT or MISS.",
+        reply="HIT or MISS; with AT, STALE for any other generation.",
         parameters=(
             key("namespace"),
             optional(after("TOKENS", integer("tokens"))),
             optional(after("PREFILL_MS", integer("milliseconds"))),
+            _AT,
         ),
         flags=("readonly", "fast"),
         categories=("kv", "read", "fast"),

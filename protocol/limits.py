@@ -48,6 +48,12 @@ class Limits:
     """Milliseconds that PREFILL_MS may report: one day."""
     tokens: int = 100_000_000
     """Tokens that a LOOKUP may report."""
+    transactions: int = 64
+    """Prefix transactions that one connection may have begun and not ended."""
+    lease_ms: int = 86_400_000
+    """Milliseconds that a transaction may ask to be left alone: one day."""
+    manifest_bytes: int = 64 * KIB
+    """Bytes of a manifest."""
 
 
 DEFAULT_LIMITS = Limits()

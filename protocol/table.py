@@ -19,6 +19,7 @@ from .commands_redis import REDIS_COMMANDS
 from .commands_reuse import REUSE_COMMANDS
 from .commands_state import STATE_COMMANDS
 from .commands_strings import STRING_COMMANDS
+from .commands_transitions import TRANSITION_COMMANDS
 from .commands_watch import WATCH_COMMANDS
 from .errors import CommandError
 from .spec import CommandSpec, Parameter
@@ -30,7 +31,8 @@ __all__ = [
 ]  # fmt: skip
 
 _FAMILIES = (
-    REDIS_COMMANDS, ACL_COMMANDS, WATCH_COMMANDS, PUBSUB_COMMANDS, KV_COMMANDS, STATE_COMMANDS,
+    REDIS_COMMANDS, ACL_COMMANDS, WATCH_COMMANDS, PUBSUB_COMMANDS, KV_COMMANDS,
+    TRANSITION_COMMANDS, STATE_COMMANDS,
     REUSE_COMMANDS,
     STRING_COMMANDS, HASH_COMMANDS, ZSET_COMMANDS, KEY_COMMANDS, TRANSACTION_COMMANDS,
 )  # fmt: skip

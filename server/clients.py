@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .acl.user import User
 from .output import Output
 from .packing import Input
+from .preparing import Preparations
 from .transaction import Transaction
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Client:
     """Set by a command that ends the connection; it is closed when its reply has been sent."""
     commands: int = 0
     transaction: Transaction = field(default_factory=Transaction)
+    preparations: Preparations = field(default_factory=Preparations)
     channels: dict[bytes, None] = field(default_factory=dict)
     patterns: dict[bytes, None] = field(default_factory=dict)
     """What it listens to, in the order in which it began to; kept by `Channels`."""
@@ -110,9 +112,14 @@ class Client:
         self.user = self.service.users.default
         self.set_reply_mode(ReplyMode.ON)
         self.no_evict = self.no_touch = False
-        self.transaction.close()
+        self.end()
         self.service.channels.forget(self)
         self.service.monitors.forget(self)
+
+    def end(self) -> None:
+        """Let go of what only lives as long as the connection."""
+        self.transaction.close()
+        self.preparations.close()
 
 
 def read_addresses(client: Client, transport: asyncio.BaseTransport) -> None:

@@ -50,6 +50,25 @@ _MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
     ),
     storage.NoSpace: lambda command, e: ("OOM", f"no space left for {e.where}"),
     storage.NoHandles: lambda command, e: ("BUSY", "the server may open no more files"),
+    storage.StaleGeneration: lambda command, e: (
+        "STALE",
+        f"{command}: generation is {e.stored}, asked {e.asked}",
+    ),
+    storage.Uneven: lambda command, e: (
+        "ERR",
+        f"{command}: the layers of the namespace do not hold the same rows",
+    ),
+    storage.Overlap: lambda command, e: (
+        "ERR",
+        f"{command}: layer {e.layer} has {e.rows} rows already, start is {e.start}",
+    ),
+    storage.BeyondTokens: lambda command, e: ("ERR", f"{command}: {e.rows} rows for {e.tokens} tokens"),
+    storage.Incomplete: lambda command, e: (
+        "ERR",
+        f"{command}: layer {e.layer} of the {e.side} side has {e.rows} of {e.wanted} rows",
+    ),
+    storage.TransactionDead: lambda command, e: ("TXNDEAD", f"{command}: {e.reason}"),
+    storage.Expired: lambda command, e: ("EXPIRED", f"{command}: the namespace has expired"),
     storage.Stale: lambda command, e: ("STALE", f"{command}: the session changed meanwhile"),
     storage.Quarantined: lambda command, e: ("QUARANTINED", f"{command}: {e.reason}"),
     storage.UnknownSnapshot: lambda command, e: ("ERR", f"{command}: unknown snap_id for this session"),

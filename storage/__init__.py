@@ -2,23 +2,30 @@
 
 from .errors import (
     BadRange,
+    BeyondTokens,
     CatalogCorrupt,
     DirectoryError,
+    Expired,
     Gap,
+    Incomplete,
     LayerLimit,
     NameLimit,
     NamespaceExists,
     NoHandles,
     NoSpace,
     OutOfBudget,
+    Overlap,
     Quarantined,
     RowLimit,
     RowsNotStored,
     SchemaMismatch,
     SnapshotLimit,
     Stale,
+    StaleGeneration,
     StorageError,
     StoreClosed,
+    TransactionDead,
+    Uneven,
     UnknownNamespace,
     UnknownSession,
     UnknownSnapshot,
@@ -28,18 +35,23 @@ from .namespaces import SessionView
 from .options import Durability, StoreOptions
 from .prompts import MODEL_BYTES, Match
 from .read import Location, Rows
+from .receipts import Receipt
 from .records import NamespaceRecord
 from .schema import Schema
 from .states import StateWrite
 from .store import Store, StoreInfo
+from .transactions import PrefixPlan, Transaction
 from .write import Write
 
 __all__ = [
     "BadRange",
+    "BeyondTokens",
     "CatalogCorrupt",
     "DirectoryError",
     "Durability",
+    "Expired",
     "Gap",
+    "Incomplete",
     "LayerLimit",
     "MODEL_BYTES",
     "Match",
@@ -50,7 +62,10 @@ __all__ = [
     "NoHandles",
     "NoSpace",
     "OutOfBudget",
+    "Overlap",
+    "PrefixPlan",
     "Quarantined",
+    "Receipt",
     "RowLimit",
     "Rows",
     "RowsNotStored",
@@ -59,12 +74,16 @@ __all__ = [
     "SessionView",
     "SnapshotLimit",
     "Stale",
+    "StaleGeneration",
     "StateWrite",
     "StorageError",
     "Store",
     "StoreClosed",
     "StoreInfo",
     "StoreOptions",
+    "Transaction",
+    "TransactionDead",
+    "Uneven",
     "UnknownNamespace",
     "UnknownSession",
     "UnknownSnapshot",

@@ -36,6 +36,7 @@ TABLES = (
     "models",
     "prompts",
     "manifests",
+    "receipts",
     "unsynced",
     "quarantine",
     # Plain keys; see keyspace/entry.py.

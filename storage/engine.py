@@ -10,14 +10,14 @@ from .buffers import Windows
 from .catalog import Catalog, Reader, Writer
 from .checkpoint import Checkpointer
 from .directory import Directory
-from .errors import NameLimit, OutOfBudget, Quarantined, UnknownSession
+from .errors import Expired, NameLimit, OutOfBudget, Quarantined, StaleGeneration, UnknownSession
 from .evict import make_room
 from .maps import PageMaps
-from .names import key_of
+from .names import key_of, unit_of
 from .open_pages import OpenPages
 from .options import StoreOptions
 from .reaper import Reaper
-from .records import SessionRecord
+from .records import NamespaceRecord, SessionRecord
 from .usage import Usage
 
 
@@ -67,6 +67,27 @@ class Engine:
             raise UnknownSession(sid)
         self.check_quarantine(reader, record.unit)
         return record
+
+    def readable(self, reader: Reader, sid: bytes, at: int | None = None) -> SessionRecord:
+        """The session, checked for reading.
+
+        Raises:
+            StaleGeneration: Its unit does not have the generation `at`.
+            Expired: Its unit has reached its time to live.
+            UnknownSession, Quarantined: As `session`.
+        """
+        unit = unit_of(sid)[0]
+        record = reader.namespace(unit)
+        if at is not None and (record is None or record.generation != at):
+            raise StaleGeneration(unit[1:], record.generation if record is not None else 0, at)
+        if record is not None and record.has_expired(self.clock()):
+            raise Expired(unit[1:])
+        return self.session(reader, sid)
+
+    def is_spent(self, reader: Reader, record: NamespaceRecord) -> bool:
+        """Whether a unit has expired or its bytes failed their check: made anew, it starts empty."""
+        quarantined = reader.get("quarantine", key_of(record.unit)) is not None
+        return quarantined or record.has_expired(self.clock())
 
     def check_quarantine(self, reader: Reader, unit: bytes) -> None:
         """Raises `Quarantined` for a unit whose bytes failed their check."""

@@ -139,6 +139,70 @@ class Stale(StorageError):
         self.sid = sid
 
 
+class StaleGeneration(Stale):
+    """The namespace has another generation than the one asked for; 0 when it is not there."""
+
+    def __init__(self, namespace: bytes, stored: int, asked: int) -> None:
+        super().__init__(namespace)
+        self.namespace = namespace
+        self.stored = stored
+        self.asked = asked
+
+
+class Uneven(StorageError):
+    """The sides or layers of a namespace hold different rows, so that nothing can follow them."""
+
+    def __init__(self, namespace: bytes) -> None:
+        super().__init__(f"the layers of namespace {namespace!r} do not hold the same rows")
+        self.namespace = namespace
+
+
+class Overlap(StorageError):
+    """A transaction was given rows of a layer that it has already, or that were published before it began."""
+
+    def __init__(self, layer: int, rows: int, start: int) -> None:
+        super().__init__(f"layer {layer} has {rows} rows already, start is {start}")
+        self.layer = layer
+        self.rows = rows
+        self.start = start
+
+
+class BeyondTokens(StorageError):
+    """A transaction was given more rows, or is based on more, than the tokens it is about."""
+
+    def __init__(self, rows: int, tokens: int) -> None:
+        super().__init__(f"{rows} rows for {tokens} tokens")
+        self.rows = rows
+        self.tokens = tokens
+
+
+class Incomplete(StorageError):
+    """A transaction cannot be published yet: a layer of a side does not have all its rows."""
+
+    def __init__(self, side: str, layer: int, rows: int, wanted: int) -> None:
+        super().__init__(f"layer {layer} of the {side} side has {rows} of {wanted} rows")
+        self.side = side
+        self.layer = layer
+        self.rows = rows
+        self.wanted = wanted
+
+
+class TransactionDead(StorageError):
+    """The transaction has ended without being published."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the transaction is dead: {reason}")
+        self.reason = reason
+
+
+class Expired(StorageError):
+    """The namespace has reached its time to live."""
+
+    def __init__(self, namespace: bytes) -> None:
+        super().__init__(f"namespace {namespace!r} has expired")
+        self.namespace = namespace
+
+
 class Quarantined(StorageError):
     """Stored bytes failed their check: the namespace is a miss until it is dropped or written anew."""
 

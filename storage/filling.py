@@ -58,6 +58,7 @@ class PageWrite(ABC):
         self._charge = page.charge(layer, side, self._page_row, count)
         self._base = page.layout.offset(layer, side)
         self._open = True
+        self._sealed = False
         self._done = 0
         self._filling = 0
         self._window = engine.windows.take()
@@ -95,11 +96,9 @@ class PageWrite(ABC):
             NoSpace: The file system takes no more; the write can only be aborted.
             WriteClosed: The write is closed, or not all rows were filled.
         """
-        if not self._open:
+        if self._sealed:
             raise WriteClosed
-        self._flush()
-        if self._done != self.count:
-            raise WriteClosed
+        self._flush_all()
         self._done = 0
         self._pieces.clear()
         self._tail = self._first_tail()
@@ -109,6 +108,18 @@ class PageWrite(ABC):
             change(self._done, data)
             self._filling = rows
             self._flush()
+
+    def seal(self) -> None:
+        """Have every byte in the page and let the window go: what is left is to publish the rows or to abort.
+
+        Raises:
+            NoSpace: The file system takes no more; the write can only be aborted.
+            WriteClosed: The write is closed, or not all rows were filled.
+        """
+        self._flush_all()
+        if not self._sealed:
+            self._sealed = True
+            self._engine.windows.give_back(self._window)
 
     def commit(self) -> int:
         """Publish the rows; the generation this makes.
@@ -138,11 +149,7 @@ class PageWrite(ABC):
 
     def _finish(self) -> None:
         """Have every byte in the page, and on the disk if that is promised."""
-        if not self._open:
-            raise WriteClosed
-        self._flush()
-        if self._done != self.count:
-            raise WriteClosed
+        self.seal()
         self._sync_page()
 
     @abstractmethod
@@ -151,18 +158,22 @@ class PageWrite(ABC):
 
     def _publish(self, writer: Writer) -> int:
         self._check(writer)
+        self._engine.check_quarantine(writer, self._unit)
+        self._account(writer)
+        return self._name_rows(writer)
+
+    def _account(self, writer: Writer) -> None:
+        """Enter the bytes into the budget, and their digests into the catalog."""
         page = self._page
         first = 0 if writer.page(page.number) is not None else page.base
         if first and page.published and not os.fstat(page.fd).st_nlink:
             raise Stale(self._name)
-        self._engine.check_quarantine(writer, self._unit)
         self._engine.make_room(writer, self._unit, first + self._charge)
         refs.charge(writer, page.number, first + self._charge)
         if self._engine.options.durability is not Durability.ALWAYS:
             writer.mark_unsynced(page.number)
         for piece in self._pieces:
             writer.put("digests", *encode_piece(page.number, self._region, piece))
-        return self._name_rows(writer)
 
     def _published(self) -> None:
         """The transaction is committed."""
@@ -193,6 +204,13 @@ class PageWrite(ABC):
             self._tail = Tail(self._page_row + self._done, 0, xxhash.xxh3_64())
         return full - self._tail.rows
 
+    def _flush_all(self) -> None:
+        if not self._open:
+            raise WriteClosed
+        self._flush()
+        if self._done != self.count:
+            raise WriteClosed
+
     def _flush(self) -> None:
         """Write the window into the page and digest it."""
         rows = self._filling
@@ -209,7 +227,8 @@ class PageWrite(ABC):
 
     def _close(self) -> None:
         self._open = False
-        self._engine.windows.give_back(self._window)
+        if not self._sealed:
+            self._engine.windows.give_back(self._window)
         self._engine.end_writing(self._unit, self._reserved)
         self._engine.pages.done(self._page)
 

@@ -16,6 +16,7 @@ from .errors import (
     UnknownNamespace,
 )
 from .expiry import expired, set_expiry
+from .identity import inherit, manifest_of, put_manifest
 from .names import K_SUFFIX, V_SUFFIX, key_of, sids_of, unit_of, unit_of_namespace
 from .queue import enqueue
 from .records import NamespaceRecord, SessionRecord, StateRecord
@@ -64,8 +65,9 @@ def create_session(engine: Engine, sid: bytes, schema: Schema) -> int:
     engine.check_name(sid)
     with engine.catalog.snapshot() as reader:
         found = reader.session(sid)
-        clean = found is not None and reader.get("quarantine", key_of(found.unit)) is None
-    if found is not None and clean:
+        record = reader.namespace(found.unit) if found is not None else None
+        spent = record is not None and engine.is_spent(reader, record)
+    if found is not None and not spent:
         _check_schema(found, schema, "")
         engine.usage.note(found.unit, engine.clock())
         return found.slot
@@ -73,7 +75,7 @@ def create_session(engine: Engine, sid: bytes, schema: Schema) -> int:
 
     def change(writer: Writer) -> int:
         unit = unit_of(sid)[0]
-        _drop_quarantined(writer, unit)
+        _drop_spent(engine, writer, unit)
         record = open_unit(writer, unit, now)
         slot = _put_new_session(writer, sid, schema, "").slot
         refresh(writer, record)
@@ -100,7 +102,7 @@ def register(
         return
 
     def change(writer: Writer) -> None:
-        _drop_quarantined(writer, unit)
+        _drop_spent(engine, writer, unit)
         record = open_unit(writer, unit, now)
         record.used = now
         _put_new_session(writer, namespace + K_SUFFIX, k_schema, "K ")
@@ -122,19 +124,19 @@ def _is_registered(
     with engine.catalog.snapshot() as reader:
         record = reader.namespace(unit)
         sessions = sessions_of(reader, unit)
-        clean = reader.get("quarantine", key_of(unit)) is None
+        spent = record is not None and engine.is_spent(reader, record)
     return (
-        clean
-        and record is not None
+        record is not None
+        and not spent
         and prefill_us in (None, record.prefill_us)
         and [session.schema for session in sessions] == [k_schema, v_schema]
     )
 
 
-def view_session(engine: Engine, sid: bytes) -> SessionView:
+def view_session(engine: Engine, sid: bytes, at: int | None) -> SessionView:
     """See `Store.session`."""
     with engine.catalog.snapshot() as reader:
-        return _session_view(engine.session(reader, sid))
+        return _session_view(engine.readable(reader, sid, at))
 
 
 def lookup(engine: Engine, namespace: bytes) -> NamespaceRecord | None:
@@ -147,7 +149,7 @@ def lookup(engine: Engine, namespace: bytes) -> NamespaceRecord | None:
         if raw is None or reader.get("quarantine", key) is not None:
             return None
     record = NamespaceRecord.decode(raw)
-    if not record.is_hit or 0 < record.expires <= now:
+    if not record.is_hit or record.has_expired(now):
         return None
     engine.usage.note(unit, now)
     return record
@@ -241,6 +243,7 @@ def fork(engine: Engine, namespace: bytes, child: bytes, tokens: int | None) -> 
         parent = _namespace(writer, namespace)
         engine.check_quarantine(writer, parent.unit)
         unit = unit_of_namespace(child)
+        _drop_spent(engine, writer, unit)
         if writer.namespace(unit) is not None:
             raise NamespaceExists(child)
         record = open_unit(writer, unit, now)
@@ -250,7 +253,7 @@ def fork(engine: Engine, namespace: bytes, child: bytes, tokens: int | None) -> 
             shorter |= _fork_session(writer, session, child, tokens)
         if not shorter:
             _share_states(writer, parent, record)
-        prompts.copy_blocks(writer, parent, record, tokens)
+        inherit(writer, parent, record, tokens)
         refresh(writer, record)
 
     engine.catalog.write(change)
@@ -297,7 +300,7 @@ def miss_reason(engine: Engine, namespace: bytes) -> str:
         return "absent"
     if reason is not None:
         return f"quarantined: {reason.decode()}"
-    if 0 < record.expires <= engine.clock():
+    if record.has_expired(engine.clock()):
         return "expired"
     return "" if record.is_hit else "incomplete"
 
@@ -311,12 +314,12 @@ def blocks(engine: Engine, namespace: bytes) -> tuple[int, bytes] | None:
 def manifest(engine: Engine, namespace: bytes) -> bytes | None:
     """See `Store.manifest`."""
     with engine.catalog.snapshot() as reader:
-        return reader.get("manifests", _uid(_namespace(reader, namespace)))
+        return manifest_of(reader, _namespace(reader, namespace))
 
 
 def set_manifest(engine: Engine, namespace: bytes, value: bytes) -> None:
     """See `Store.set_manifest`."""
-    engine.catalog.write(lambda writer: writer.put("manifests", _uid(_namespace(writer, namespace)), value))
+    engine.catalog.write(lambda writer: put_manifest(writer, _namespace(writer, namespace), value))
 
 
 def _uid(record: NamespaceRecord) -> bytes:
@@ -349,10 +352,10 @@ def _check_schema(found: SessionRecord, schema: Schema, where: str) -> None:
         raise SchemaMismatch(where + field, stored, asked)
 
 
-def _drop_quarantined(writer: Writer, unit: bytes) -> None:
-    """Bytes that failed their check are of no use: a unit made anew starts empty."""
+def _drop_spent(engine: Engine, writer: Writer, unit: bytes) -> None:
+    """A unit made anew starts empty when it has expired, or when its bytes failed their check."""
     record = writer.namespace(unit)
-    if record is not None and writer.get("quarantine", key_of(unit)) is not None:
+    if record is not None and engine.is_spent(writer, record):
         drop_unit(writer, record)
 
 

@@ -189,6 +189,11 @@ class OpenPages:
             self._retire(next(iter(self._current)))
         return page
 
+    def retire(self, unit: bytes) -> None:
+        """Append no more to the pages of a unit."""
+        for key in [key for key in self._current if key[0] == unit]:
+            self._retire(key)
+
     def __contains__(self, number: int) -> bool:
         """Whether the page is open."""
         return number in self._pages

@@ -56,12 +56,14 @@ class Location(NamedTuple):
     nbytes: int
 
 
-def rows(engine: Engine, sid: bytes, layer: int, start: int, end: int) -> Rows | None:
+def rows(engine: Engine, sid: bytes, layer: int, start: int, end: int, at: int | None = None) -> Rows | None:
     """See `Store.rows`."""
-    return _read(engine, (sid,), (layer,), _range(start, end))[0]
+    return _read(engine, (sid,), (layer,), _range(start, end), at=at)[0]
 
 
-def rows_by_id(engine: Engine, sid: bytes, layer: int, ids: Sequence[int]) -> Rows | None:
+def rows_by_id(
+    engine: Engine, sid: bytes, layer: int, ids: Sequence[int], at: int | None = None
+) -> Rows | None:
     """See `Store.rows_by_id`."""
 
     def select(session: SessionRecord, layer: int) -> Extents | None:
@@ -75,7 +77,7 @@ def rows_by_id(engine: Engine, sid: bytes, layer: int, ids: Sequence[int]) -> Ro
             found += slice_rows(session.layers[layer], start, end)
         return tuple(found)
 
-    return _read(engine, (sid,), (layer,), select)[0]
+    return _read(engine, (sid,), (layer,), select, at=at)[0]
 
 
 def rows_of_layers(
@@ -85,9 +87,10 @@ def rows_of_layers(
     start: int,
     end: int,
     generations: Sequence[int] | None,
+    at: int | None = None,
 ) -> list[Rows | None]:
     """See `Store.rows_of_layers`."""
-    return _read(engine, sids, layers, _range(start, end), generations)
+    return _read(engine, sids, layers, _range(start, end), generations, at)
 
 
 def locate(engine: Engine, sid: bytes, layer: int, start: int, end: int) -> list[Location] | None:
@@ -96,7 +99,7 @@ def locate(engine: Engine, sid: bytes, layer: int, start: int, end: int) -> list
 
     def attempt() -> list[Location] | None:
         with engine.catalog.snapshot() as reader:
-            session = engine.session(reader, sid)
+            session = engine.readable(reader, sid)
         _map_layer(engine, session, layer, select)
         extents = select(session, layer) or ()
         _lend(engine, {extent[0] for extent in extents})
@@ -148,12 +151,13 @@ def _read(
     layers: Sequence[int],
     select: Select,
     generations: Sequence[int] | None = None,
+    at: int | None = None,
 ) -> list[Rows | None]:
     """Rows of layers, each of every session, all as of one moment."""
 
     def attempt() -> list[Rows | None]:
         with engine.catalog.snapshot() as reader:
-            sessions = [engine.session(reader, sid) for sid in sids]
+            sessions = [engine.readable(reader, sid, at) for sid in sids]
         for session, generation in zip(sessions, generations or (), strict=False):
             if session.generation != generation:
                 raise Stale(session.sid)

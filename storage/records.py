@@ -7,7 +7,7 @@ for each writer and may be.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Self
@@ -60,6 +60,14 @@ class SessionRecord:
     def new(cls, sid: bytes, slot: int, unit: bytes, side: int, schema: Schema, generation: int) -> Self:
         """A session without rows."""
         return cls(sid, slot, unit, side, schema, generation, (), {}, (), 0)
+
+    def with_layers(self, layers: Sequence[Extents], generation: int) -> SessionRecord:
+        """The session with other extents in every layer; layers that are not listed hold no rows."""
+        record = SessionRecord.new(self.sid, self.slot, self.unit, self.side, self.schema, generation)
+        for layer, extents in enumerate(layers):
+            if extents:
+                record = record.with_layer(layer, extents, generation)
+        return record
 
     def rows_in(self, layer: int) -> int:
         """Rows of one layer, 0 for a layer never stored."""
@@ -187,6 +195,10 @@ class NamespaceRecord:
     def is_hit(self) -> bool:
         """Whether a lookup may answer with it, expiry and quarantine aside."""
         return self.tokens > 0 or (self.tokens == 0 and self.states > 0)
+
+    def has_expired(self, now: float) -> bool:
+        """Whether its time to live is over."""
+        return 0 < self.expires <= now
 
     def encode(self) -> Raw:
         """The stored form."""

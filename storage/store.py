@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from . import namespaces, prompts, read, snapshots, states, write
+from . import namespaces, prompts, read, receipts, snapshots, states, transactions, write
 from .compact import compact
 from .engine import Engine
 from .files import boot_id
@@ -25,9 +25,11 @@ from .opening import close_engine, open_engine
 from .options import Durability, StoreOptions
 from .prompts import Match
 from .read import Location, Rows
+from .receipts import Receipt
 from .records import NamespaceRecord
 from .schema import Schema
 from .states import StateWrite
+from .transactions import PrefixPlan, Transaction
 from .usage import store_usage
 from .verify import verify
 from .write import Write
@@ -164,9 +166,9 @@ class Store:
         """
         namespaces.register(self._engine, namespace, k_schema, v_schema, blocks, prefill_us, model)
 
-    def session(self, sid: bytes) -> SessionView:
-        """A session as it is now. Raises `UnknownSession` or `Quarantined`."""
-        return namespaces.view_session(self._engine, sid)
+    def session(self, sid: bytes, at: int | None = None) -> SessionView:
+        """A session as it is now, or as of generation `at` of its namespace. Raises as `rows`."""
+        return namespaces.view_session(self._engine, sid, at)
 
     def sessions(self) -> Iterator[SessionView]:
         """Every session, in order of their names. Changes made meanwhile may or may not be seen."""
@@ -231,6 +233,28 @@ class Store:
         """
         return write.begin(self._engine, sid, layer, start, count)
 
+    def begin_transaction(self, txn: bytes, plan: PrefixPlan) -> Transaction:
+        """Begin a successor of a prefix that nobody sees until it is published.
+
+        Args:
+            txn: Its id, which nobody has used or will use.
+            plan: What it is to make.
+
+        Raises:
+            UnknownNamespace, RowsNotStored, Quarantined: The parent is not there, or not with such rows.
+            SchemaMismatch: The namespace or its parent has another schema or number of layers.
+            Uneven: Layers to go on from do not hold the same rows.
+            BeyondTokens: There are more rows to go on from than tokens.
+            OutOfBudget: Its rows can never fit the budget.
+            NameLimit, LayerLimit: As elsewhere.
+        """
+        return transactions.begin(self._engine, txn, plan)
+
+    def receipt(self, txn: bytes) -> Receipt | None:
+        """What publishing a transaction has made, here or in another process, now or before a restart."""
+        with self._engine.catalog.snapshot() as reader:
+            return receipts.find(reader, txn)
+
     def commit(self, writes: Sequence[Write | StateWrite]) -> list[int]:
         """Publish several writes in one step: readers see all of them or none; their generations.
 
@@ -241,17 +265,26 @@ class Store:
         """
         return commit(self._engine, writes)
 
-    def rows(self, sid: bytes, layer: int, start: int, end: int) -> Rows | None:
+    def rows(self, sid: bytes, layer: int, start: int, end: int, at: int | None = None) -> Rows | None:
         """Rows [start, end) of a layer; None when the layer holds none at all.
 
+        Args:
+            sid: The session.
+            layer: The layer.
+            start: First row.
+            end: One past the last row.
+            at: The generation its namespace must have; None for whatever it has.
+
         Raises:
+            StaleGeneration: It has another generation.
+            Expired: It has reached its time to live.
             UnknownSession: No such session.
             BadRange: The range is empty, reversed or negative.
             RowsNotStored: The layer holds fewer rows.
             Quarantined: The bytes fail their check, now or before.
             NoHandles: The process may open no more files.
         """
-        return read.rows(self._engine, sid, layer, start, end)
+        return read.rows(self._engine, sid, layer, start, end, at)
 
     def rows_of_layers(
         self,
@@ -261,6 +294,7 @@ class Store:
         end: int,
         *,
         generations: Sequence[int] | None = None,
+        at: int | None = None,
     ) -> list[Rows | None]:
         """Rows [start, end) of several layers of several sessions, all as of one moment.
 
@@ -270,15 +304,16 @@ class Store:
             start: First row.
             end: One past the last row.
             generations: The generation each session must still have; None for whatever it has now.
+            at: The generation their namespace must have, as for `rows`.
 
         Returns:
             One element for each layer and, within it, each session; None where that layer holds no rows.
 
         Raises:
             Stale: A session has another generation.
-            UnknownSession, BadRange, RowsNotStored, Quarantined, NoHandles: As `rows`.
+            UnknownSession, StaleGeneration and others: As `rows`.
         """
-        return read.rows_of_layers(self._engine, sids, layers, start, end, generations)
+        return read.rows_of_layers(self._engine, sids, layers, start, end, generations, at)
 
     def locate(self, sid: bytes, layer: int, start: int, end: int) -> list[Location] | None:
         """Where rows [start, end) of a layer lie in page files, for a client that maps them itself.
@@ -288,9 +323,9 @@ class Store:
         """
         return read.locate(self._engine, sid, layer, start, end)
 
-    def rows_by_id(self, sid: bytes, layer: int, ids: Sequence[int]) -> Rows | None:
+    def rows_by_id(self, sid: bytes, layer: int, ids: Sequence[int], at: int | None = None) -> Rows | None:
         """Rows in the order asked, which may repeat; None when the layer holds none. Raises as `rows`."""
-        return read.rows_by_id(self._engine, sid, layer, ids)
+        return read.rows_by_id(self._engine, sid, layer, ids, at)
 
     def drop_sessions(self, sids: Iterable[bytes]) -> int:
         """Remove sessions in one step; how many there were."""

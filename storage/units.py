@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import prompts, refs
+from . import refs
 from .catalog import Reader, Writer
 from .expiry import set_expiry
 from .extents import cut
+from .identity import forget
 from .names import key_of, sids_of
 from .queue import enqueue, remove
 from .records import NO_TOKENS, NamespaceRecord, SessionRecord, StateRecord
@@ -57,9 +58,7 @@ def drop_unit(writer: Writer, record: NamespaceRecord) -> None:
     for session in sessions_of(writer, record.unit):
         drop_session(writer, session)
     drop_states(writer, record)
-    uid = record.uid.to_bytes(8, "big")
-    prompts.drop_blocks(writer, record)
-    writer.delete("manifests", uid)
+    forget(writer, record)
     writer.delete("quarantine", key_of(record.unit))
     remove(writer, record)
     set_expiry(writer, record, 0.0)

@@ -13,6 +13,7 @@ from .names import sids_of
 from .open_pages import OpenPage
 from .page import PageKind, PageLayout, align
 from .records import SessionRecord
+from .schema import Schema
 from .units import replace_session
 
 APPEND_ROWS = 256
@@ -77,7 +78,9 @@ def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> Wri
     """See `Store.begin_write`."""
     with engine.catalog.snapshot() as reader:
         session = engine.session(reader, sid)
-    _check(engine, session, layer, start, count)
+    check_place(engine, session.schema, layer, start, count)
+    if start > session.rows_in(layer):
+        raise Gap(layer, session.rows_in(layer), start)
     return Write(engine, session, page_for(engine, session, layer, count), layer, start, count)
 
 
@@ -101,17 +104,16 @@ def page_for(engine: Engine, session: SessionRecord, layer: int, count: int) -> 
     return engine.pages.create(session.unit, layout)
 
 
-def _check(engine: Engine, session: SessionRecord, layer: int, start: int, count: int) -> None:
+def check_place(engine: Engine, schema: Schema, layer: int, start: int, count: int) -> None:
+    """Whether a session of this schema may have such rows. Raises `BadRange`, `LayerLimit`, `RowLimit`."""
     options = engine.options
     if start < 0 or count < 1:
         raise BadRange(start, start + count)
     if not 0 <= layer < options.max_layers:
         raise LayerLimit(layer, options.max_layers)
-    session.schema.layer(layer)
+    schema.layer(layer)
     if start + count > options.max_rows:
         raise RowLimit(start + count, options.max_rows)
-    if start > session.rows_in(layer):
-        raise Gap(layer, session.rows_in(layer), start)
 
 
 def _current_page(

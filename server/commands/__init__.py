@@ -17,6 +17,7 @@ from . import (
     prefix,
     prefix_blocks,
     prefix_match,
+    prefix_transactions,
     process,
     pubsub,
     slowlog,
@@ -35,7 +36,7 @@ from . import (
 _FAMILIES = (
     connection, client, command, config, info, process, stats, acl, memory, slowlog,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
-    prefix_match,
+    prefix_match, prefix_transactions,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,
 )  # fmt: skip
 

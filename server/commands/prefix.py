@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import MODEL_BYTES, Schema
+from pionkv.storage import MODEL_BYTES, Schema, StaleGeneration
 
-from ..arguments import Argument, Cursor, blob, integer_within, keyword, shown
+from ..arguments import Argument, Cursor, blob, integer, integer_within, keyword, shown
 from ..clients import Client
 from ..dispatch import Handler
 from ..schemas import UNIFORM_FORMATS, per_layer, uniform
@@ -40,9 +40,9 @@ def register(client: Client, args: Sequence[Argument]) -> bytes:
     cursor = Cursor(args, 1)
     namespace = checked_name(client, cursor.take())
     if cursor.take_keyword("SCHEMA"):
-        k_schema, v_schema = _side(client, cursor, "K"), _side(client, cursor, "V")
+        k_schema, v_schema = two_sides(REGISTER, client, cursor)
     else:
-        k_schema = v_schema = _uniform(client, cursor)
+        k_schema = v_schema = same_for_all(REGISTER, client, cursor)
     options = _options(client, cursor)
     client.service.store.register(
         namespace,
@@ -64,19 +64,25 @@ def checked_name(client: Client, argument: Argument) -> bytes:
     return name
 
 
-def _uniform(client: Client, cursor: Cursor) -> Schema:
+def same_for_all(command: str, client: Client, cursor: Cursor) -> Schema:
+    """`kv_dim format`: one spec for every layer of both sides."""
     dim = integer_within(cursor.take(), 1, client.service.limits.dim, "kv_dim out of range")
     format = shown(cursor.take())
     if format.lower() not in UNIFORM_FORMATS:
         wanted = "|".join(UNIFORM_FORMATS)
-        raise CommandError("ERR", f"{REGISTER}: unknown vquant '{format}' (want {wanted})")
-    return uniform(REGISTER, format, dim)
+        raise CommandError("ERR", f"{command}: unknown vquant '{format}' (want {wanted})")
+    return uniform(command, format, dim)
 
 
-def _side(client: Client, cursor: Cursor, side: str) -> Schema:
+def two_sides(command: str, client: Client, cursor: Cursor) -> tuple[Schema, Schema]:
+    """`K n spec ... V n spec ...`: the schemas of both sides."""
+    return _side(command, client, cursor, "K"), _side(command, client, cursor, "V")
+
+
+def _side(command: str, client: Client, cursor: Cursor, side: str) -> Schema:
     if not cursor.take_keyword(side):
-        raise CommandError("ERR", f"{REGISTER} SCHEMA requires: K n spec ... V n spec ...")
-    return per_layer(REGISTER, cursor, client.service.limits)
+        raise CommandError("ERR", f"{command} SCHEMA requires: K n spec ... V n spec ...")
+    return per_layer(command, cursor, client.service.limits)
 
 
 def _options(client: Client, cursor: Cursor) -> Options:
@@ -123,35 +129,48 @@ def prefill_us(client: Client, argument: Argument) -> int:
     return integer_within(argument, 0, high, f"PREFILL_MS out of range (0..{high})") * MICROSECONDS
 
 
+@dataclass(slots=True)
+class Question:
+    """What may follow the name of a LOOKUP."""
+
+    tokens: int | None = None
+    prefill_us: int | None = None
+    at: int | None = None
+
+
 def lookup(client: Client, args: Sequence[Argument]) -> bytes:
-    """KV.PREFIX.LOOKUP ns [TOKENS n] [PREFILL_MS ms]: HIT when its rows can be restored."""
-    tokens, micros = _lookup_options(client, Cursor(args, 2)) if len(args) > 2 else (None, None)
+    """KV.PREFIX.LOOKUP ns [TOKENS n] [PREFILL_MS ms] [AT generation]: HIT when its rows can be restored."""
+    asked = _question(client, Cursor(args, 2)) if len(args) > 2 else Question()
     service, namespace = client.service, blob(args[1])
-    if service.store.lookup(namespace) is None:
+    found = service.store.lookup(namespace)
+    generation = found.generation if found is not None else 0
+    if asked.at is not None and generation != asked.at:
+        raise StaleGeneration(namespace, generation, asked.at)
+    if found is None:
         service.metrics.misses += 1
         service.receipt.totals.misses += 1
         return MISS
     service.metrics.hits += 1
-    service.receipt.claim(namespace, tokens, micros)
+    service.receipt.claim(namespace, asked.tokens, asked.prefill_us)
     return HIT
 
 
-def _lookup_options(client: Client, cursor: Cursor) -> tuple[int | None, int | None]:
-    """What TOKENS and PREFILL_MS (in microseconds) say."""
-    tokens: int | None = None
-    micros: int | None = None
+def _question(client: Client, cursor: Cursor) -> Question:
+    asked = Question()
     while cursor:
         word = keyword(cursor.take())
-        if word not in ("TOKENS", "PREFILL_MS"):
+        if word not in ("TOKENS", "PREFILL_MS", "AT"):
             raise UNKNOWN_OPTION
         if not cursor:
             raise NEEDS_VALUE
         if word == "TOKENS":
             high = client.service.limits.tokens
-            tokens = integer_within(cursor.take(), 0, high, f"TOKENS out of range (0..{high})")
+            asked.tokens = integer_within(cursor.take(), 0, high, f"TOKENS out of range (0..{high})")
+        elif word == "AT":
+            asked.at = integer(cursor.take())
         else:
-            micros = prefill_us(client, cursor.take())
-    return tokens, micros
+            asked.prefill_us = prefill_us(client, cursor.take())
+    return asked
 
 
 def drop(client: Client, args: Sequence[Argument]) -> bytes:

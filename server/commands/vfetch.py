@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
+from pionkv.protocol.limits import DEFAULT_LIMITS
 from pionkv.storage import Rows
 
 from ..arguments import Argument, Cursor, blob, integer, keyword, unknown_option
@@ -23,11 +25,21 @@ BAD_BATCH = CommandError("ERR", "V.FETCH BATCH invalid range: end must exceed st
 NO_LAYERS = CommandError("ERR", "V.FETCH BATCH: session has no stored layers")
 NO_IDS = CommandError("ERR", "no token IDs provided")
 NATIVE_BY_ID = CommandError("ERR", "FMT NATIVE requires the RANGE or BATCH form")
+OPTIONS = ("FMT", "AT")
 BAD_FORM = "{command}: unknown FMT (want F32|F16|NATIVE|RAW)"
 
 
+@dataclass(slots=True)
+class Options:
+    """What may follow the rows of a V.FETCH or V.FETCHALL."""
+
+    form: Form = Form.F32
+    at: int | None = None
+    layers: range | None = None
+
+
 def fetch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
-    """V.FETCH sid layer id ..., sid layer RANGE start end, sid BATCH start end [num_layers]; all with FMT."""
+    """V.FETCH sid layer id ..., sid layer RANGE start end, sid BATCH start end [num_layers]; with FMT, AT."""
     if keyword(args[2]) == "BATCH":
         return _batch(client, args)
     if keyword(args[3]) == "RANGE":
@@ -36,16 +48,18 @@ def fetch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
 
 
 def _by_id(client: Client, args: Sequence[Argument]) -> bytes | Slow:
-    end, form = len(args), Form.F32
-    if end >= 5 and keyword(args[-2]) == "FMT":
-        end, form = end - 2, _form(FETCH, args[-1])
-    if form is Form.NATIVE:
+    end = len(args)
+    while end >= 5 and keyword(args[end - 2]) in OPTIONS:
+        end -= 2
+    options = _options(FETCH, Cursor(args, end))
+    if options.form is Form.NATIVE:
         raise NATIVE_BY_ID
     limit = client.service.limits.fetch_ids
     if not 0 < end - 3 <= limit:
         raise NO_IDS if end <= 3 else CommandError("ERR", f"V.FETCH: {end - 3} token ids (limit {limit})")
     layer, *ids = map(integer, args[2:end])
-    return _reply(client, client.service.store.rows_by_id(blob(args[1]), layer, ids), form)
+    rows = client.service.store.rows_by_id(blob(args[1]), layer, ids, options.at)
+    return _reply(client, rows, options.form)
 
 
 def _range(client: Client, args: Sequence[Argument]) -> bytes | Slow:
@@ -55,14 +69,12 @@ def _range(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     start, end = integer(args[4]), integer(args[5])
     if not 0 <= start < end:
         raise BAD_RANGE
-    cursor = Cursor(args, 6)
-    form = _take_form(FETCH, cursor)
-    cursor.end(FETCH)
+    options = _options(FETCH, Cursor(args, 6))
     sid = blob(args[1])
-    rows = client.service.store.rows(sid, layer, start, end)
+    rows = client.service.store.rows(sid, layer, start, end, options.at)
     if start == 0:
         credit_restore(client, sid, range(layer, layer + 1))
-    return _reply(client, rows, form)
+    return _reply(client, rows, options.form)
 
 
 def _batch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
@@ -72,18 +84,19 @@ def _batch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     if not 0 <= start < end:
         raise BAD_BATCH
     cursor = Cursor(args, 5)
-    view = client.service.store.session(sid)
-    layers = view.num_layers
-    if cursor and keyword(args[5]) != "FMT":
+    layers = None
+    if cursor and keyword(args[5]) not in OPTIONS:
         layers = _layer_count(client, cursor.take())
-    form = _take_form(FETCH, cursor)
-    cursor.end(FETCH)
-    if view.num_layers == 0:
+    options = _options(FETCH, cursor)
+    store = client.service.store
+    held = store.session(sid, options.at).num_layers
+    if held == 0:
         raise NO_LAYERS
-    found = client.service.store.rows_of_layers((sid,), range(layers), start, end)
+    asked = range(held if layers is None else layers)
+    found = store.rows_of_layers((sid,), asked, start, end, at=options.at)
     if start == 0:
-        credit_restore(client, sid, range(layers))
-    return _reply_array(client, found, form)
+        credit_restore(client, sid, asked)
+    return _reply_array(client, found, options.form)
 
 
 def _layer_count(client: Client, argument: Argument) -> int:
@@ -94,28 +107,41 @@ def _layer_count(client: Client, argument: Argument) -> int:
 
 
 def fetchall(client: Client, args: Sequence[Argument]) -> bytes | Slow:
-    """V.FETCHALL k_sid v_sid start end [FMT form] [LAYERS first last]: k0 v0 k1 v1 ..., last not included."""
+    """V.FETCHALL k_sid v_sid start end [FMT form] [LAYERS a b] [AT generation]: k0 v0 k1 v1 ..."""
     sids = blob(args[1]), blob(args[2])
     start, end = integer(args[3]), integer(args[4])
     if not 0 <= start < end:
         raise CommandError("ERR", "V.FETCHALL invalid range: end must exceed start (>=0)")
-    store, limit = client.service.store, client.service.limits.layers
-    first, last = 0, max(store.session(sid).num_layers for sid in sids)
-    form = Form.F32
-    cursor = Cursor(args, 5)
+    options = _options(FETCHALL, Cursor(args, 5), layers=True)
+    store = client.service.store
+    views = [store.session(sid, options.at) for sid in sids]
+    layers = options.layers or range(max(view.num_layers for view in views))
+    found = store.rows_of_layers(sids, layers, start, end, at=options.at)
+    if start == 0:
+        credit_restore(client, sids[0], layers)
+    return _reply_array(client, found, options.form)
+
+
+def _options(command: str, cursor: Cursor, *, layers: bool = False) -> Options:
+    """FMT, AT and, where they are allowed, LAYERS: all that is left."""
+    options = Options()
     while cursor:
         if cursor.left >= 2 and cursor.take_keyword("FMT"):
-            form = _form(FETCHALL, cursor.take())
-        elif cursor.left >= 3 and cursor.take_keyword("LAYERS"):
-            first, last = integer(cursor.take()), integer(cursor.take())
-            if not 0 <= first < last <= limit:
-                raise CommandError("ERR", f"V.FETCHALL: LAYERS must be within 0-{limit}, last above first")
+            options.form = _form(command, cursor.take())
+        elif cursor.left >= 2 and cursor.take_keyword("AT"):
+            options.at = integer(cursor.take())
+        elif layers and cursor.left >= 3 and cursor.take_keyword("LAYERS"):
+            options.layers = _layers(integer(cursor.take()), integer(cursor.take()))
         else:
-            unknown_option(FETCHALL, cursor.take())
-    found = store.rows_of_layers(sids, range(first, last), start, end)
-    if start == 0:
-        credit_restore(client, sids[0], range(first, last))
-    return _reply_array(client, found, form)
+            unknown_option(command, cursor.take())
+    return options
+
+
+def _layers(first: int, last: int) -> range:
+    limit = DEFAULT_LIMITS.layers
+    if not 0 <= first < last <= limit:
+        raise CommandError("ERR", f"V.FETCHALL: LAYERS must be within 0-{limit}, last above first")
+    return range(first, last)
 
 
 def _form(command: str, argument: Argument) -> Form:
@@ -123,12 +149,6 @@ def _form(command: str, argument: Argument) -> Form:
         return Form[keyword(argument)]
     except KeyError:
         raise CommandError("ERR", BAD_FORM.format(command=command)) from None
-
-
-def _take_form(command: str, cursor: Cursor) -> Form:
-    if cursor.left >= 2 and cursor.take_keyword("FMT"):
-        return _form(command, cursor.take())
-    return Form.F32
 
 
 def credit_restore(client: Client, sid: bytes, layers: range) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from pionkv.kernels import LayerSpec
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import Stale, Write
+from pionkv.storage import Stale, Store, Transaction, Write
 
-from ..arguments import Argument, Cursor, blob, integer
+from ..arguments import Argument, Cursor, blob, integer, keyword
 from ..clients import Client
 from ..dispatch import Handler, Opener, Slow
+from ..errors import describe
 from ..packing import Filler, Input, Landing, Packing, Spooling, StoreReceiver, inputs_of_length
+from ..preparing import Preparation
 from ..receiving import Receiver, Refused
 
 NAME = "V.STOREBATCH"
@@ -23,6 +26,12 @@ BLOB = 5
 
 TWO_BYTES = (Input.F16, Input.BF16)
 UNKNOWN_OPTION = CommandError("ERR", "V.STOREBATCH: unknown option (expected FMT F32|F16|BF16|RAW)")
+IN_TRANSACTION = CommandError(
+    "ERR", "V.STOREBATCH: this connection has a transaction open for the session (name it with TXN)"
+)
+
+Target: TypeAlias = Store | Transaction
+"""Where rows go: to everybody, or into a transaction of the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +51,72 @@ class Place:
             raise CommandError("ERR", "invalid layer_id/start_id/count")
         return cls(blob(args[1]), layer, start, count)
 
-    def spec(self, client: Client) -> LayerSpec:
+    def spec(self, target: Target) -> LayerSpec:
         """How rows of this layer are stored."""
-        return client.service.store.session(self.sid).schema.layer(self.layer)
+        if isinstance(target, Transaction):
+            return target.schema(self.sid).layer(self.layer)
+        return target.session(self.sid).schema.layer(self.layer)
 
-    def begin(self, client: Client) -> Write:
+    def begin(self, target: Target) -> Write:
         """Reserve the rows."""
-        return client.service.store.begin_write(self.sid, self.layer, self.start, self.count)
+        return target.begin_write(self.sid, self.layer, self.start, self.count)
 
 
 def storebatch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
-    """V.STOREBATCH sid layer start count blob [FMT F32|F16|BF16|RAW]."""
+    """V.STOREBATCH sid layer start count blob [FMT F32|F16|BF16|RAW] [TXN id]."""
+    txn = _transaction(args)
+    if txn is not None:
+        return _prepare(client, client.preparations.live(txn), args)
+    if client.preparations.of_session(blob(args[1])) is not None:
+        raise IN_TRANSACTION
+    return _store_into(client, args, client.service.store)
+
+
+def _transaction(args: Sequence[Argument]) -> bytes | None:
+    """What TXN says."""
+    options = range(BLOB + 1, len(args) - 1, 2)
+    return next((blob(args[i + 1]) for i in options if keyword(args[i]) == "TXN"), None)
+
+
+async def _prepare(client: Client, preparation: Preparation, args: Sequence[Argument]) -> bytes | None:
+    """A transaction of which one command failed cannot be what its client thinks it is: it ends."""
+    try:
+        result = _store_into(client, args, preparation.transaction)
+        answer = result if isinstance(result, bytes) else await result
+    except Exception as error:
+        preparation.end(describe(error, NAME)[1])
+        raise
+    preparation.renew()
+    return answer
+
+
+def _store_into(client: Client, args: Sequence[Argument], target: Target) -> bytes | Slow:
     place = Place.read(args)
     declared = _declared(args)
     values = args[BLOB]
     if isinstance(values, Receiver):
-        return _finish(client, place, values, declared)
-    return _store(client, place, declared, memoryview(values))
+        return _finish(client, target, place, values, declared)
+    return _store(client, target, place, declared, memoryview(values))
 
 
 def _declared(args: Sequence[Argument]) -> Input:
     cursor = Cursor(args, BLOB + 1)
-    if not cursor:
-        return Input.F32
-    if cursor.left != 2 or not cursor.take_keyword("FMT"):
-        raise UNKNOWN_OPTION
-    for kind in Input:
-        if cursor.take_keyword(kind.name):
-            return kind
-    raise UNKNOWN_OPTION
+    declared = Input.F32
+    while cursor:
+        if cursor.left >= 2 and cursor.take_keyword("FMT"):
+            declared = _input(cursor.take())
+        elif cursor.left >= 2 and cursor.take_keyword("TXN"):
+            cursor.take()
+        else:
+            raise UNKNOWN_OPTION
+    return declared
+
+
+def _input(argument: Argument) -> Input:
+    try:
+        return Input[keyword(argument)]
+    except KeyError:
+        raise UNKNOWN_OPTION from None
 
 
 def check_length(spec: LayerSpec, count: int, declared: Input, length: int) -> None:
@@ -85,10 +131,10 @@ def check_length(spec: LayerSpec, count: int, declared: Input, length: int) -> N
         )
 
 
-async def _finish(client: Client, place: Place, values: Receiver, declared: Input) -> bytes:
+async def _finish(client: Client, target: Target, place: Place, values: Receiver, declared: Input) -> bytes:
     if isinstance(values, Refused) and values.error is not None:
         raise values.error
-    spec = place.spec(client)
+    spec = place.spec(target)
     check_length(spec, place.count, declared, values.length)
     if not isinstance(values, StoreReceiver):
         raise Stale(place.sid)  # when the blob began, its length did not fit the session
@@ -99,22 +145,24 @@ async def _finish(client: Client, place: Place, values: Receiver, declared: Inpu
     return reply.OK
 
 
-def _store(client: Client, place: Place, declared: Input, values: memoryview) -> bytes | Slow:
+def _store(client: Client, target: Target, place: Place, declared: Input, values: memoryview) -> bytes | Slow:
     """A small blob, which the parser has gathered: packed here and now if its kernel is loaded."""
-    spec = place.spec(client)
+    spec = place.spec(target)
     check_length(spec, place.count, declared, values.nbytes)
     client.service.metrics.rows_in[spec.format] += values.nbytes
     if not (declared.lands(spec) or client.service.kernels.has(spec)):
-        return _store_in_thread(client, place, declared, values)
-    with place.begin(client) as write:
+        return _store_in_thread(client, target, place, declared, values)
+    with place.begin(target) as write:
         Filler(write, declared).fill(values)
         write.commit()
     return reply.OK
 
 
-async def _store_in_thread(client: Client, place: Place, declared: Input, values: memoryview) -> bytes:
+async def _store_in_thread(
+    client: Client, target: Target, place: Place, declared: Input, values: memoryview
+) -> bytes:
     service = client.service
-    with place.begin(client) as write:
+    with place.begin(target) as write:
         await service.loop.run_in_executor(service.threads, Filler(write, declared).fill, values)
         write.commit()
     return reply.OK
@@ -123,17 +171,19 @@ async def _store_in_thread(client: Client, place: Place, declared: Input, values
 def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver:
     """Decide on the header where a large blob goes."""
     place = Place.read(args)
-    spec = place.spec(client)
+    preparation = client.preparations.of_session(place.sid)
+    target: Target = client.service.store if preparation is None else preparation.transaction
+    spec = place.spec(target)
     inputs = inputs_of_length(spec, place.count, length)
     if not inputs:
         return Refused(length)
     service = client.service
     if any(kind.lands(spec) for kind in inputs):
-        return Landing(service, place.begin(client), length)
+        return Landing(service, place.begin(target), length)
     wake = service.connections[client.id].wake
     if len(inputs) == 1:
-        return Packing(service, place.begin(client), length, inputs[0], wake)
-    return Spooling(service, partial(place.begin, client), length, client.two_byte_input, wake)
+        return Packing(service, place.begin(target), length, inputs[0], wake)
+    return Spooling(service, partial(place.begin, target), length, client.two_byte_input, wake)
 
 
 def run(client: Client, args: Sequence[Argument]) -> bytes | Slow:

@@ -1,0 +1,115 @@
+"""The prefix transactions of one connection. Others cannot touch them, and they end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING
+
+from pionkv.protocol.errors import CommandError
+from pionkv.storage import PrefixPlan, Transaction, TransactionDead
+
+if TYPE_CHECKING:
+    from .service import Service
+
+
+class Preparation:
+    """A transaction and its lease, which begins anew whenever the transaction is used.
+
+    Attributes:
+        transaction: The transaction.
+        lease_ms: How long it may be left alone.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transaction: Transaction, lease_ms: int) -> None:
+        self.transaction = transaction
+        self.lease_ms = lease_ms
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """The transaction was used."""
+        self._stop_timer()
+        if self.transaction.is_open:
+            self._timer = self._loop.call_later(self.lease_ms / 1000, self._run_out)
+
+    def end(self, reason: str) -> None:
+        """Let it leave no trace, unless it was published."""
+        self._stop_timer()
+        self.transaction.abort(reason)
+
+    def _run_out(self) -> None:
+        self.end(f"its lease of {self.lease_ms} ms ran out")
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Preparations:
+    """The transactions that a connection has begun, dead ones included until they are aborted."""
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, Preparation] = {}
+
+    def begin(self, service: Service, plan: PrefixPlan, lease_ms: int) -> bytes:
+        """Begin a transaction; its id.
+
+        Raises:
+            CommandError: This connection has one open for the namespace, or as many as it may.
+            StorageError: As `Store.begin_transaction`.
+        """
+        limit = service.limits.transactions
+        for other in self._found.values():
+            if other.transaction.is_open and other.transaction.plan.namespace == plan.namespace:
+                raise CommandError("ERR", "this connection has a transaction open for the namespace")
+        if len(self._found) >= limit:
+            raise CommandError("ERR", f"{len(self._found)} transactions on this connection (limit {limit})")
+        txn = secrets.token_hex(16).encode()
+        transaction = service.store.begin_transaction(txn, plan)
+        self._found[txn] = Preparation(service.loop, transaction, lease_ms)
+        return txn
+
+    def find(self, txn: bytes) -> Preparation | None:
+        """The transaction of this id, dead or alive."""
+        return self._found.get(txn)
+
+    def live(self, txn: bytes) -> Preparation:
+        """The open transaction of this id; its lease begins anew.
+
+        Raises:
+            CommandError: This connection has none.
+            TransactionDead: It has ended.
+        """
+        found = self._found.get(txn)
+        if found is None:
+            raise unknown()
+        if found.transaction.reason:
+            raise TransactionDead(found.transaction.reason)
+        found.renew()
+        return found
+
+    def of_session(self, sid: bytes) -> Preparation | None:
+        """The open transaction of which a session is a side."""
+        for found in self._found.values():
+            if found.transaction.is_open and found.transaction.has_session(sid):
+                return found
+        return None
+
+    def remove(self, txn: bytes) -> None:
+        """Forget a transaction that was published or aborted."""
+        found = self._found.pop(txn, None)
+        if found is not None:
+            found.end("it was aborted")
+
+    def close(self) -> None:
+        """The connection has ended."""
+        for txn in list(self._found):
+            self.remove(txn)
+
+
+def unknown() -> CommandError:
+    """The error for an id that stands for nothing here."""
+    return CommandError("NOTXN", "no such transaction on this connection")

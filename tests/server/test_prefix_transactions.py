@@ -1,0 +1,491 @@
+"""KV.PREFIX.BEGIN, PUBLISH, ABORT and reading AT a generation. Each test names the requirements it shows."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+
+import msgpack
+import numpy as np
+import pytest
+import xxhash
+from prefix_rows import DIM, LAYERS, ROW_BYTES, SCHEMA, SIDES, expected, prepare, publish, rows, whole
+from server_process import ServerProcess
+
+
+def begin(wire, *options, name="n"):
+    txn = wire.command("KV.PREFIX.BEGIN", name, *SCHEMA, *options)
+    assert isinstance(txn, bytes), txn
+    return txn
+
+
+def put(wire, txn, layer, start, end, owner=1, side="k", name="n"):
+    blob = rows(owner, layer, side, start, end)
+    return wire.command(
+        "V.STOREBATCH", f"{name}_p{side}", layer, start, end - start, blob, "FMT", "F16", "TXN", txn
+    )
+
+
+def lookup(wire, *options, name="n"):
+    return wire.command("KV.PREFIX.LOOKUP", name, *options)
+
+
+def baseline(server):
+    """Everything a transaction could leave behind: the catalog's numbers, memory held, files."""
+
+    def look(app):
+        store = app.service.store
+        engine = store._engine
+        files = sorted(path.name for path in engine.pages.directory.iterdir())
+        info = replace(store.info(), catalog_bytes=0)
+        return info, engine.reserved, dict(engine.writing), len(engine.pages._pages), files
+
+    return server.call(look)
+
+
+def code(reply):
+    return reply.code
+
+
+@pytest.fixture
+def before(server, wire):
+    """A prefix of 3 tokens is there, and what the server holds because of it."""
+    publish(wire, "n", 1, 0, 3)
+    assert whole(wire, "n", 3) == expected((1, 0, 3))
+    return baseline(server)
+
+
+def test_nothing_is_seen_before_and_everything_after_publishing(wire, server) -> None:
+    """R1, R2, R4, R11."""
+    other = server.connect()
+    txn = begin(wire)
+    assert other.command("DBSIZE") == 0
+    prepare(wire, txn, "n", 1, 0, 7)
+    assert (lookup(other), other.command("DBSIZE")) == ("MISS", 0)
+    assert other.command("V.INFO", "n_pk").message == "session not found"
+    name, generation, tokens, digest = wire.command("KV.PREFIX.PUBLISH", txn)
+    assert (name, tokens, lookup(other)) == (b"n", 7, "HIT")
+    assert whole(other, "n", 7, "AT", generation) == expected((1, 0, 7))
+    each = b"".join(xxhash.xxh3_64_intdigest(part).to_bytes(8, "little") for part in expected((1, 0, 7)))
+    assert digest == xxhash.xxh3_64_hexdigest(each).encode()
+
+
+def test_the_digest_does_not_depend_on_how_the_rows_came(wire) -> None:
+    """R56: one blob, token by token, or any cut between makes the same rows and the same digest."""
+    cuts = {"one": [0, 40], "each": list(range(41)), "some": [0, 1, 9, 30, 40]}
+    digests = set()
+    for name, edges in cuts.items():
+        txn = begin(wire, name=name)
+        for start, end in zip(edges, edges[1:], strict=False):
+            prepare(wire, txn, name, 1, start, end)
+        digests.add(wire.command("KV.PREFIX.PUBLISH", txn)[3])
+        assert whole(wire, name, 40) == expected((1, 0, 40))
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("declared", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("stored", ["fp16", "bf16", "mlx4g32"])
+@pytest.mark.parametrize("count", [3, 3000], ids=["small", "large"])
+def test_every_way_in_leads_to_the_same_rows(declared, stored, count, wire) -> None:
+    """R56: rows packed by a thread, spooled or landing in the page are those of a plain V.STOREBATCH."""
+    values = np.random.default_rng(3).standard_normal((count, DIM), np.float32)
+    blob = {
+        "F32": values.tobytes(),
+        "F16": values.astype(np.float16).tobytes(),
+        "BF16": (values.view(np.uint32) >> 16).astype(np.uint16).tobytes(),
+    }[declared]
+    wire.command("KV.PREFIX.REGISTER", "plain", DIM, stored)
+    txn = wire.command("KV.PREFIX.BEGIN", "n", "KV", DIM, stored, "LAYERS", 1)
+    for side in SIDES:
+        assert wire.command("V.STOREBATCH", f"plain_p{side}", 0, 0, count, blob, "FMT", declared) == "OK"
+        sid = f"n_p{side}"
+        assert wire.command("V.STOREBATCH", sid, 0, 0, count, blob, "FMT", declared, "TXN", txn) == "OK"
+    digest = wire.command("KV.PREFIX.PUBLISH", txn)[3]
+    raw = whole(wire, "n", count)
+    assert raw == whole(wire, "plain", count)
+    each = b"".join(xxhash.xxh3_64_intdigest(part).to_bytes(8, "little") for part in raw)
+    assert digest == xxhash.xxh3_64_hexdigest(each).encode()
+
+
+FATAL = {
+    "same rows": (("n_pk", 0, 0, 1), "V.STOREBATCH: layer 0 has 1 rows already, start is 0"),
+    "gap": (("n_pk", 0, 2, 1), "V.STOREBATCH: gap (layer holds 1 rows, start is 2)"),
+    "layer": (("n_pk", 2, 0, 1), "V.STOREBATCH: layer_id exceeds MAX_VS_LAYERS (2 is not within 0..1)"),
+    "session": (("m_pk", 0, 0, 1), "session not found"),
+    "blob": (
+        ("n_pv", 0, 0, 2),
+        "V.STOREBATCH: blob size 64 != expected 128 (count=2 × per_layer_dim=32 × 2)",
+    ),
+    "count": (("n_pv", 0, 0, 0), "invalid layer_id/start_id/count"),
+    "number": (("n_pv", 0, "x", 1), "value is not an integer or out of range"),
+    "tokens": (("n_pk", 0, 1, 4), "V.STOREBATCH: 5 rows for 4 tokens"),
+}
+
+
+@pytest.mark.parametrize("name", FATAL)
+def test_an_error_ends_the_transaction(name, wire, server) -> None:
+    """R6, R7, R8: nothing public changes, and the transaction cannot be used any more."""
+    empty = baseline(server)
+    txn = begin(wire, "TOKENS", np.arange(4, dtype="<u4").tobytes())
+    assert put(wire, txn, 0, 0, 1) == "OK"
+    place, text = FATAL[name]
+    blob = rows(1, 0, "k", 0, 4 if name == "tokens" else 1)
+    error = wire.command("V.STOREBATCH", *place, blob, "FMT", "F16", "TXN", txn)
+    assert (error.code, error.message) == ("ERR", text)
+    dead = f": a store into it failed: {text}"
+    for reply in (put(wire, txn, 0, 1, 2), wire.command("KV.PREFIX.PUBLISH", txn)):
+        assert (reply.code, reply.message.endswith(text)) == ("TXNDEAD", True), (reply, dead)
+    assert baseline(server) == empty
+    assert wire.command("KV.PREFIX.ABORT", txn) == "OK"
+    assert code(wire.command("KV.PREFIX.ABORT", txn)) == "NOTXN"
+    assert publish(wire, "n", 1, 0, 2)[2] == 2
+
+
+@pytest.mark.parametrize("count", [2, 3000], ids=["small", "large"])
+def test_a_value_that_cannot_be_stored_ends_the_transaction(count, wire, server) -> None:
+    """R8, R46: also when the blob was on its way into a page already."""
+    empty = baseline(server)
+    values = np.ones((count, DIM), np.float32)
+    txn = wire.command("KV.PREFIX.BEGIN", "n", "KV", DIM, "int8", "LAYERS", 1)
+    assert wire.command("V.STOREBATCH", "n_pk", 0, 0, count, values.tobytes(), "TXN", txn) == "OK"
+    values[count - 1, 4] = np.nan
+    error = wire.command("V.STOREBATCH", "n_pv", 0, 0, count, values.tobytes(), "TXN", txn)
+    assert error.message == f"V.STOREBATCH: non-finite value at row {count - 1}, element 4"
+    assert code(wire.command("KV.PREFIX.PUBLISH", txn)) == "TXNDEAD"
+    assert baseline(server) == empty
+
+
+def test_publishing_needs_every_layer_of_both_sides(wire) -> None:
+    """R5: what is missing is named, and can still be stored."""
+    txn = begin(wire)
+    missing = "KV.PREFIX.PUBLISH: layer 0 of the K side has 0 of 1 rows"
+    assert wire.command("KV.PREFIX.PUBLISH", txn).message == missing
+    for layer, side in ((0, "k"), (0, "v"), (1, "k")):
+        assert put(wire, txn, layer, 0, 5, side=side) == "OK"
+    missing = "KV.PREFIX.PUBLISH: layer 1 of the V side has 0 of 5 rows"
+    assert wire.command("KV.PREFIX.PUBLISH", txn).message == missing
+    assert put(wire, txn, 1, 0, 4, side="v") == "OK"
+    missing = "KV.PREFIX.PUBLISH: layer 1 of the V side has 4 of 5 rows"
+    assert wire.command("KV.PREFIX.PUBLISH", txn).message == missing
+    assert lookup(wire) == "MISS"
+    assert put(wire, txn, 1, 4, 5, side="v") == "OK"
+    assert wire.command("KV.PREFIX.PUBLISH", txn)[2] == 5
+    assert whole(wire, "n", 5) == expected((1, 0, 5))
+
+
+def test_an_append_adds_to_what_is_there(before, wire) -> None:
+    """R7, R11, R23: it begins where the published rows end, and leaves their bytes as they are."""
+    txn = begin(wire)
+    error = put(wire, txn, 0, 0, 1)
+    assert error.message == "V.STOREBATCH: layer 0 has 3 rows already, start is 0"
+    wire.command("KV.PREFIX.ABORT", txn)
+    txn = begin(wire)
+    prepare(wire, txn, "n", 2, 3, 5)
+    assert whole(wire, "n", 3) == expected((1, 0, 3))
+    assert code(whole(wire, "n", 5)) == "ERR"
+    assert wire.command("KV.PREFIX.PUBLISH", txn)[2] == 5
+    assert whole(wire, "n", 5) == expected((1, 0, 3), (2, 3, 5))
+
+
+MOVES = {
+    "publish": lambda wire: publish(wire, "n", 9, 3, 4),
+    "append": lambda wire: wire.command("V.STOREBATCH", "n_pk", 0, 3, 1, bytes(ROW_BYTES), "FMT", "RAW"),
+    "overwrite": lambda wire: wire.command("V.STOREBATCH", "n_pk", 0, 0, 1, bytes(ROW_BYTES), "FMT", "RAW"),
+    "drop": lambda wire: wire.command("KV.PREFIX.DROP", "n"),
+    "drop and store again": lambda wire: (
+        wire.command("KV.PREFIX.DROP", "n"),
+        publish(wire, "n", 1, 0, 3),
+    ),
+    "state": lambda wire: wire.command("SSM.PREFIX.STORE", "n", 0, "state"),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_transaction_whose_predecessor_moved_is_refused(name, before, wire, server) -> None:
+    """R9."""
+    other = server.connect()
+    txn = begin(wire)
+    prepare(wire, txn, "n", 2, 3, 6)
+    MOVES[name](other)
+    moved = baseline(server)
+    error = wire.command("KV.PREFIX.PUBLISH", txn)
+    assert (error.code, error.message.startswith("KV.PREFIX.PUBLISH: generation is ")) == ("STALE", True)
+    assert code(wire.command("KV.PREFIX.PUBLISH", txn)) == "TXNDEAD"
+    after = baseline(server)
+    assert after[0] == moved[0] and after[1:4] == (0, {}, after[3])
+
+
+def test_of_two_transactions_on_one_prefix_the_first_to_publish_wins(wire, server) -> None:
+    """R9, R119."""
+    other = server.connect()
+    txns = begin(wire), begin(other)
+    for peer, txn, owner in ((wire, txns[0], 1), (other, txns[1], 2)):
+        prepare(peer, txn, "n", owner, 0, 4)
+    assert other.command("KV.PREFIX.PUBLISH", txns[1])[2] == 4
+    assert code(wire.command("KV.PREFIX.PUBLISH", txns[0])) == "STALE"
+    assert whole(wire, "n", 4) == expected((2, 0, 4))
+
+
+def test_from_shares_the_rows_of_a_parent(before, wire, server) -> None:
+    """R15, R22: nothing is copied, and neither sees what happens to the other."""
+    ids = np.arange(100, 105, dtype="<u4").tobytes()
+    rows_before = server.call(lambda app: app.service.store.info())
+    txn = begin(wire, "FROM", "n", 2, "TOKENS", ids, name="child")
+    prepare(wire, txn, "child", 2, 2, 5)
+    assert wire.command("KV.PREFIX.PUBLISH", txn)[2] == 5
+    assert whole(wire, "child", 5) == expected((1, 0, 2), (2, 2, 5))
+    grown = server.call(lambda app: app.service.store.info()).bytes - rows_before.bytes
+    assert grown == 4096 + 2 * LAYERS * 4096
+    publish(wire, "n", 3, 3, 4)
+    assert whole(wire, "child", 5) == expected((1, 0, 2), (2, 2, 5))
+    wire.command("KV.PREFIX.DROP", "n")
+    assert whole(wire, "child", 5) == expected((1, 0, 2), (2, 2, 5))
+    assert wire.command("KV.PREFIX.BLOCKS", "child")[8:] == np.arange(100, 105, dtype="<u8").tobytes()
+
+
+def test_from_itself_replaces_rows(before, wire) -> None:
+    """R3, R17: the successor keeps as many rows as it says, and readers see one or the other."""
+    publish(wire, "n", 2, 1, 4, "FROM", "n", 1)
+    assert whole(wire, "n", 4) == expected((1, 0, 1), (2, 1, 4))
+    publish(wire, "n", 3, 0, 2, "FROM", "n", 0)
+    assert whole(wire, "n", 2) == expected((3, 0, 2))
+    assert code(whole(wire, "n", 3)) == "ERR"
+
+
+def test_a_parent_that_moved_below_the_shared_rows_is_refused(before, wire, server) -> None:
+    """R9: growing it does no harm."""
+    other = server.connect()
+    for move, answer in ((MOVES["publish"], None), (MOVES["overwrite"], "STALE"), (MOVES["drop"], "ERR")):
+        txn = begin(wire, "FROM", "n", 2, name=f"child{answer}")
+        prepare(wire, txn, f"child{answer}", 2, 2, 3)
+        move(other)
+        reply = wire.command("KV.PREFIX.PUBLISH", txn)
+        assert (None if isinstance(reply, list) else reply.code) == answer
+    assert whole(wire, "childNone", 3) == expected((1, 0, 2), (2, 2, 3))
+
+
+def test_reading_at_a_generation(before, wire) -> None:
+    """R37: the rows that the receipt names, or STALE; a prefix that is gone is STALE, too."""
+    generation = publish(wire, "n", 2, 3, 5)[1]
+    sid, at = "n_pk", ("AT", generation)
+    reads = [
+        ("V.FETCH", sid, 0, 1, 4),
+        ("V.FETCH", sid, 0, 1, 4, "FMT", "RAW"),
+        ("V.FETCH", sid, 0, "RANGE", 0, 5, "FMT", "F16"),
+        ("V.FETCH", sid, "BATCH", 0, 5),
+        ("V.FETCH", sid, "BATCH", 0, 5, 2, "FMT", "RAW"),
+        ("V.FETCHALL", sid, "n_pv", 0, 5, "LAYERS", 0, 1),
+        ("KV.PREFIX.LOOKUP", "n"),
+    ]
+    plain = [wire.command(*read) for read in reads]
+    assert [wire.command(*read, *at) for read in reads] == plain
+    assert not any(hasattr(reply, "code") for reply in plain)
+    wrong = [wire.command(*read, "AT", generation - 1) for read in reads]
+    assert {reply.code for reply in wrong} == {"STALE"}
+    publish(wire, "n", 3, 5, 6)
+    assert {wire.command(*read, *at).code for read in reads} == {"STALE"}
+    wire.command("KV.PREFIX.DROP", "n")
+    assert {wire.command(*read, *at).code for read in reads} == {"STALE"}
+
+
+def test_a_reader_sees_one_version_or_the_next(before, wire, server) -> None:
+    """R3: a reader hammers while versions are prepared layer by layer and published."""
+    seen: set[int] = set()
+    wrong: list[object] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        peer = server.connect()
+        while not stop.is_set():
+            reply = whole(peer, "n", 3)
+            owner = int(np.frombuffer(reply[0], np.float16)[0])
+            seen.add(owner)
+            if reply != expected((owner, 0, 3)):
+                wrong.append(reply)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for owner in range(2, 60):
+        publish(wire, "n", owner, 0, 3, "FROM", "n", 0)
+    while len(seen) < 3 and not wrong:
+        publish(wire, "n", max(seen) + 60, 0, 3, "FROM", "n", 0)
+    stop.set()
+    reader.join()
+    assert not wrong
+
+
+def test_publishing_again_answers_the_same_receipt(wire, server) -> None:
+    """R12: on this connection, and on another one after this one has gone."""
+    txn = begin(wire)
+    prepare(wire, txn, "n", 1, 0, 3)
+    receipt = wire.command("KV.PREFIX.PUBLISH", txn)
+    assert wire.command("KV.PREFIX.PUBLISH", txn) == receipt
+    assert code(wire.command("KV.PREFIX.ABORT", txn)) == "TXNDEAD"
+    wire.close()
+    other = server.connect()
+    publish(other, "n", 2, 3, 4)
+    assert other.command("KV.PREFIX.PUBLISH", txn) == receipt
+    assert whole(other, "n", 4) == expected((1, 0, 3), (2, 3, 4))
+
+
+def wait_until_gone(server, empty) -> None:
+    """A connection's end is noticed by the server's loop, not by the client's close."""
+    while baseline(server) != empty:
+        pass
+
+
+def test_the_end_of_the_connection_aborts(before, wire, server) -> None:
+    """R13, R21."""
+    other = server.connect()
+    txn = begin(other)
+    prepare(other, txn, "n", 2, 3, 300)
+    assert baseline(server) != before
+    other.close()
+    wait_until_gone(server, before)
+    assert code(wire.command("KV.PREFIX.PUBLISH", txn)) == "NOTXN"
+    assert whole(wire, "n", 3) == expected((1, 0, 3))
+
+
+def test_the_end_of_the_connection_in_the_middle_of_a_blob_aborts(before, wire, server) -> None:
+    """R13: also while rows land in a page."""
+    other = server.connect()
+    txn = begin(other)
+    assert put(other, txn, 0, 3, 10) == "OK"
+    size = 4000 * ROW_BYTES
+    other.send(
+        b"*9\r\n$12\r\nV.STOREBATCH\r\n$4\r\nn_pv\r\n$1\r\n0\r\n$1\r\n3\r\n$4\r\n4000\r\n$%d\r\n" % size
+    )
+    other.send(bytes(size // 2))
+    other.socket.shutdown(socket.SHUT_RDWR)
+    other.close()
+    wait_until_gone(server, before)
+
+
+@pytest.mark.parametrize("ending", ["ABORT", "RESET"])
+def test_aborting_leaves_no_trace(ending, before, wire, server) -> None:
+    """R10, R21: late rows are fenced."""
+    txn = begin(wire)
+    prepare(wire, txn, "n", 2, 3, 300)
+    assert wire.command(*(("KV.PREFIX.ABORT", txn) if ending == "ABORT" else ("RESET",))) in ("OK", "RESET")
+    assert baseline(server) == before
+    assert code(put(wire, txn, 0, 300, 301)) == "NOTXN"
+    assert baseline(server) == before
+
+
+def test_the_lease_aborts_a_transaction_that_is_left_alone(before, wire, server) -> None:
+    """R13, R20: the rows published before stay."""
+    txn = begin(wire, "LEASE", 1)
+    wait_until_gone(server, before)
+    reply = wire.command("KV.PREFIX.PUBLISH", txn)
+    assert code(reply) == "TXNDEAD" and reply.message == "KV.PREFIX.PUBLISH: its lease of 1 ms ran out"
+    assert code(put(wire, txn, 0, 3, 4)) == "TXNDEAD"
+    assert baseline(server) == before
+    assert whole(wire, "n", 3) == expected((1, 0, 3))
+
+
+def test_only_the_connection_that_began_it_can_use_it(wire, server) -> None:
+    """R4, R13: whichever worker another connection is at, the answer is the same."""
+    other = server.connect()
+    txn = begin(wire)
+    replies = [
+        put(other, txn, 0, 0, 1),
+        other.command("KV.PREFIX.PUBLISH", txn),
+        other.command("KV.PREFIX.ABORT", txn),
+    ]
+    assert {code(reply) for reply in replies} == {"NOTXN"}
+    prepare(wire, txn, "n", 1, 0, 2)
+    assert wire.command("KV.PREFIX.PUBLISH", txn)[2] == 2
+
+
+def test_rows_outside_the_transaction_are_refused_while_it_is_open(before, wire) -> None:
+    """R4: they would make its own publishing stale."""
+    txn = begin(wire)
+    for count in (1, 3000):
+        blob = rows(2, 0, "k", 3, 3 + count)
+        error = wire.command("V.STOREBATCH", "n_pk", 0, 3, count, blob, "FMT", "F16")
+        assert error.message.startswith("V.STOREBATCH: this connection has a transaction open")
+    prepare(wire, txn, "n", 2, 3, 4)
+    assert wire.command("KV.PREFIX.PUBLISH", txn)[2] == 4
+
+
+def test_the_manifest_and_the_tokens_come_with_the_rows(wire) -> None:
+    """R1, R38."""
+    ids = np.arange(50, 53, dtype="<u4")
+    manifest = msgpack.packb({"architecture": "llama", "rope_base": 10000.0})
+    publish(wire, "n", 1, 0, 3, "TOKENS", ids.tobytes(), "MANIFEST", manifest, "PREFILL_MS", 7)
+    assert wire.command("KV.PREFIX.BLOCKS", "n")[8:] == ids.astype("<u8").tobytes()
+
+
+def test_a_prefix_that_can_never_fit_disturbs_nothing(start_local) -> None:
+    server = start_local(max_bytes=1 << 20)
+    wire = server.connect()
+    publish(wire, "n", 1, 0, 3)
+    before = baseline(server)
+    ids = bytes(4 * 5000)
+    error = wire.command("KV.PREFIX.BEGIN", "big", *SCHEMA, "TOKENS", ids)
+    assert error.code == "OOM" and "1280000 bytes needed, budget 1048576" in error.message
+    txn = begin(wire, name="big")
+    blob = bytes(5000 * ROW_BYTES)
+    stored = [
+        wire.command("V.STOREBATCH", f"big_p{side}", layer, 0, 5000, blob, "FMT", "RAW", "TXN", txn)
+        for layer in range(LAYERS)
+        for side in SIDES
+    ]
+    assert code(stored[-1]) == "OOM"
+    assert baseline(server) == before
+    assert whole(wire, "n", 3) == expected((1, 0, 3))
+
+
+def test_killing_the_server_leaves_no_trace_of_an_open_transaction(tmp_path, wire_class) -> None:
+    """R12, R13: and what was published before is answered again."""
+    with_server = ServerProcess(tmp_path / "data", "--durability", "always")
+    with_server.start()
+    try:
+        wire = connect(wire_class, with_server)
+        published = begin(wire)
+        prepare(wire, published, "n", 1, 0, 3)
+        receipt = wire.command("KV.PREFIX.PUBLISH", published)
+        files = sorted((tmp_path / "data" / "pages").iterdir())
+        txn = begin(wire)
+        prepare(wire, txn, "n", 2, 3, 2000)
+        txn2 = begin(wire, name="other")
+        prepare(wire, txn2, "other", 2, 0, 2000)
+        with_server.restart(crash=True)
+        wire = connect(wire_class, with_server)
+        assert sorted((tmp_path / "data" / "pages").iterdir()) == files
+        assert wire.command("DBSIZE") == 1
+        assert whole(wire, "n", 3, "AT", receipt[1]) == expected((1, 0, 3))
+        assert wire.command("KV.PREFIX.PUBLISH", published) == receipt
+        assert code(wire.command("KV.PREFIX.PUBLISH", txn)) == "NOTXN"
+        wire.close()
+    finally:
+        with_server.close()
+
+
+def test_two_processes_on_one_directory(tmp_path, wire_class) -> None:
+    """R3, R9, R12, R29: what one publishes the other serves; a receipt is known to both."""
+    servers = [ServerProcess(tmp_path / "data"), ServerProcess(tmp_path / "data")]
+    try:
+        for server in servers:
+            server.start()
+        here, there = (connect(wire_class, server) for server in servers)
+        txns = begin(here), begin(there)
+        prepare(here, txns[0], "n", 1, 0, 3)
+        prepare(there, txns[1], "n", 2, 0, 3)
+        receipt = here.command("KV.PREFIX.PUBLISH", txns[0])
+        assert whole(there, "n", 3, "AT", receipt[1]) == expected((1, 0, 3))
+        assert code(there.command("KV.PREFIX.PUBLISH", txns[1])) == "STALE"
+        assert there.command("KV.PREFIX.PUBLISH", txns[0]) == receipt
+        publish(there, "n", 2, 3, 4)
+        assert code(whole(here, "n", 3, "AT", receipt[1])) == "STALE"
+        assert whole(here, "n", 4) == expected((1, 0, 3), (2, 3, 4))
+        here.close()
+        there.close()
+    finally:
+        for server in servers:
+            server.close()
+
+
+def connect(wire_class, server):
+    return wire_class(socket.create_connection(("127.0.0.1", server.port)))
