@@ -1,4 +1,4 @@
-"""`PionPromptCache` for mlx-lm, and `StoreClient` for everything else. Importing this imports no mlx."""
+"""`PromptStore` and `PionPromptCache` for mlx-lm, `StoreClient` for everything else. This imports no mlx."""
 
 from .errors import (
     BadReply,
@@ -13,6 +13,7 @@ from .errors import (
     UnsupportedModel,
 )
 from .prompt_cache import PionPromptCache
+from .prompt_store import PromptStore
 from .requests import SessionInfo
 from .store_client import StoreClient
 
@@ -23,6 +24,7 @@ __all__ = [
     "NotStored",
     "OtherTokens",
     "PionPromptCache",
+    "PromptStore",
     "ServerRefused",
     "SessionInfo",
     "StoreClient",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from pionkv.protocol.limits import DEFAULT_LIMITS
 
-from .errors import BadReply, OtherTokens
+from .errors import BadReply, NotStored, OtherTokens
 
 BLOCK_SIZE = 1
 
@@ -26,14 +26,21 @@ def token_table(ids: Sequence[int]) -> bytes | None:
     return np.asarray(ids, _IDS).tobytes()
 
 
-def check_tokens(reply: object, ids: Sequence[int]) -> None:
+def check_tokens(reply: object, ids: Sequence[int], *, whole: bool = False) -> None:
     """Compare the reply of `KV.PREFIX.BLOCKS` with the tokens of a prefix.
 
     Nothing is known of a prefix without a table, or with one of larger blocks: those who stored it vouch for
     its name.
 
+    Args:
+        reply: The reply.
+        ids: The tokens of the prefix.
+        whole: Whether the stored prefix must have exactly these tokens.
+
     Raises:
-        OtherTokens: The prefix stands for other tokens; the text says from where on.
+        OtherTokens: The prefix stands for other tokens; the text says from where on. Or it
+            is longer, and must not be.
+        NotStored: It is shorter, and must not be.
         BadReply: It is no such reply.
     """
     if reply == "UNKNOWN":
@@ -51,3 +58,6 @@ def check_tokens(reply: object, ids: Sequence[int]) -> None:
     if differing.size:
         first = int(differing[0])
         raise OtherTokens(f"the name stands for other tokens: {stored[first]} at {first}, asked {ids[first]}")
+    if whole and count != len(ids):
+        kind = OtherTokens if count > len(ids) else NotStored
+        raise kind(f"the name stands for {count} tokens, which is of no use after {len(ids)}")

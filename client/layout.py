@@ -1,12 +1,15 @@
-"""What the caches of a model look like: heads, head sizes and element types, for every layer and side."""
+"""What the caches of a model look like: their classes; of those kept as rows heads, sizes and elements."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 from pionkv.kernels.formats import Element
 
+from .cache_states import STATE_CLASSES
 from .errors import UnsupportedModel
 
 ELEMENTS = {mx.float32: Element.F32, mx.float16: Element.F16, mx.bfloat16: Element.BF16}
@@ -38,28 +41,60 @@ class LayerLayout:
 CacheLayout = tuple[LayerLayout, ...]
 
 
-def read_layout(model: Any) -> CacheLayout:
+@dataclass(frozen=True, slots=True)
+class ModelLayout:
+    """The caches of a model.
+
+    Attributes:
+        kinds: The class of each, by name.
+        rows: Those of class KVCache, in order: a row a token.
+    """
+
+    kinds: tuple[str, ...]
+    rows: CacheLayout
+
+    @property
+    def row_caches(self) -> tuple[int, ...]:
+        """Which caches are kept as rows."""
+        return tuple(index for index, kind in enumerate(self.kinds) if kind == KVCache.__name__)
+
+    @property
+    def state_caches(self) -> tuple[int, ...]:
+        """Which caches are kept as states: as they are after the last token, and of use there only."""
+        return tuple(index for index, kind in enumerate(self.kinds) if kind != KVCache.__name__)
+
+
+def read_layout(model: Any) -> ModelLayout:
     """Find out what the model's caches hold, without running it.
 
     One token is put through the model, but mlx is lazy: the shapes and types are known although nothing is
     computed. So this holds for any architecture, whatever its configuration calls these numbers.
 
     Raises:
-        UnsupportedModel: A layer's cache is not a plain `KVCache`.
+        UnsupportedModel: A cache is of a class that cannot be stored.
     """
     caches = make_prompt_cache(model)
-    for index, cache in enumerate(caches):
-        if type(cache) is not KVCache:
-            raise UnsupportedModel(
-                f"layer {index} keeps a {type(cache).__name__}, only KVCache can be stored"
-            )
     if not caches:
         raise UnsupportedModel("the model has no caches")
+    for index, cache in enumerate(caches):
+        _check_class(index, cache)
+    kinds = tuple(type(cache).__name__ for cache in caches)
     model(mx.zeros((1, 1), mx.int32), cache=caches)
-    return tuple(
+    rows = tuple(
         LayerLayout(_side(index, cache.keys), _side(index, cache.values))
         for index, cache in enumerate(caches)
+        if type(cache) is KVCache
     )
+    return ModelLayout(kinds, rows)
+
+
+def _check_class(index: int, cache: Any) -> None:
+    if type(cache) is CacheList:
+        for child in cache.caches:
+            _check_class(index, child)
+    elif type(cache) is not KVCache and STATE_CLASSES.get(type(cache).__name__) is not type(cache):
+        known = ", ".join(("KVCache", "CacheList", *STATE_CLASSES))
+        raise UnsupportedModel(f"layer {index} keeps a {type(cache).__name__}, stored can be {known}")
 
 
 def _side(layer: int, array: mx.array | None) -> SideLayout:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pionkv.kernels.formats import HEAD, Element, LayerSpec, format_by_name
+from pionkv.kernels.formats import FORMATS, HEAD, Element, LayerSpec, format_by_name
 
 if TYPE_CHECKING:
     from .layout import CacheLayout, SideLayout
@@ -14,6 +14,10 @@ AUTO = "auto"
 _EXACT = {Element.F32: "fp32", Element.F16: "fp16", Element.BF16: "bf16"}
 # 16 bits keep a protected layer's error far below that of any quantised neighbour, at half the bytes of fp32.
 _PROTECTED = {Element.F32: "fp16", Element.F16: "fp16", Element.BF16: "bf16"}
+
+
+_NOTHING = LayerSpec("fp16", 1)
+"""What a prefix without rows is registered with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +30,47 @@ class Plan:
     @property
     def uniform(self) -> LayerSpec | None:
         """The one spec of all layers and sides, if there is only one and a format and a dim say all of it."""
-        first, *others = {*self.keys, *self.values}
+        specs = {*self.keys, *self.values} or {_NOTHING}
+        first, *others = specs
         return None if others or first.rope or first.head_dim else first
 
     def bytes(self, tokens: int) -> int:
         """Bytes that `tokens` rows of every layer and side take, as stored and as fetched."""
         return tokens * sum(spec.row_bytes for spec in (*self.keys, *self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """Rows stay packed: caches are mlx-lm's QuantizedKVCache.
+
+    Attributes:
+        bits: Bits of an element.
+        group_size: Elements that share a scale and a bias.
+    """
+
+    bits: int
+    group_size: int
+
+    @property
+    def format(self) -> str:
+        """The format that its rows are stored in."""
+        return f"mlx{self.bits}g{self.group_size}"
+
+
+def attach(bits: int | None, group_size: int) -> Attached | None:
+    """How rows stay packed; None for `bits` of None.
+
+    Raises:
+        ValueError: Rows cannot be stored so.
+    """
+    if bits is None:
+        return None
+    attached = Attached(bits, group_size)
+    if attached.format not in FORMATS:
+        raise ValueError(
+            f"kv_bits {bits} in groups of {group_size}: stored can be 4 or 8, in groups of 32 or 64"
+        )
+    return attached
 
 
 def make_plan(layout: "CacheLayout", vquant: str = AUTO, boundary_protect: int = 0) -> Plan:

@@ -1,21 +1,24 @@
-"""Restore a prefix from a store and publish one, on an open lane."""
+"""Restore a prefix from a store, on an open lane."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache
 from pionkv.kernels.formats import LayerSpec
 
-from . import requests
+from . import cache_states, requests
 from .deadline import Deadline
 from .errors import BadReply, NotStored, ServerRefused
-from .identity import BLOCK_SIZE, check_tokens, token_table
+from .identity import check_tokens
 from .lane import Lane
-from .layout import ELEMENTS, CacheLayout
-from .plan import Plan
-from .rows import Landing, Scratch, landing, rows_of
+from .layout import ModelLayout
+from .plan import Attached, Plan
+from .requests import Name
+from .rows import Landing, Scratch, landing
 
 BULK_BYTES = 64 * 1024 * 1024
 """Longest run of rows in one bulk string; servers accept 512 MiB."""
@@ -23,21 +26,31 @@ BULK_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a client and its prefixes agree on."""
+    """What a client and its prefixes agree on.
 
-    layout: CacheLayout
+    Attributes:
+        layout: The model's caches.
+        plan: The formats of those kept as rows.
+        attached: How rows stay packed; None when they are unpacked.
+    """
+
+    layout: ModelLayout
     plan: Plan
+    attached: Attached | None = None
 
     @property
     def specs(self) -> tuple[LayerSpec, ...]:
         """All layers as a reply orders them: k0 v0 k1 v1 and so on."""
         return tuple(spec for pair in zip(self.plan.keys, self.plan.values, strict=True) for spec in pair)
 
+    @property
+    def whole(self) -> bool:
+        """Whether a stored prefix is of use in its full length only."""
+        return bool(self.layout.state_caches)
 
-def restore(
-    lane: Lane, deadline: Deadline, namespace: str, shape: Shape, ids: Sequence[int]
-) -> list[KVCache]:
-    """Caches that hold the rows of the tokens `ids`, in the model's own element types.
+
+def restore(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, ids: Sequence[int]) -> list[Any]:
+    """Caches that hold the tokens `ids`, in the model's own element types.
 
     Every array is new, so that a cache may be written to without touching any other.
 
@@ -48,20 +61,47 @@ def restore(
     """
     tokens = len(ids)
     _check_stored(lane, deadline, namespace, shape, ids)
-    scratch = Scratch()
-    landings = [
-        landing(side, spec, tokens, scratch)
-        for layer, specs in zip(shape.layout, _pairs(shape.specs), strict=True)
-        for side, spec in zip((layer.keys, layer.values), specs, strict=True)
-    ]
-    for start, end in _runs(tokens, max(spec.row_bytes for spec in shape.specs)):
-        _fetch(lane, deadline, namespace, shape.specs, landings, start, end)
-    arrays = [each.array() for each in landings]
+    arrays = _rows(lane, deadline, namespace, shape, tokens) if shape.specs else []
+    states = _states(lane, deadline, namespace, shape.layout, tokens)
     # What is still to be computed can be computed by the thread that began it only.
     mx.eval(arrays)
+    caches: dict[int, Any] = dict(zip(shape.layout.state_caches, states, strict=True))
+    sides = zip(arrays[::2], arrays[1::2], strict=True)
+    for index, (keys, values) in zip(shape.layout.row_caches, sides, strict=True):
+        caches[index] = _cache(keys, values, tokens, shape.attached)
+    return [caches[index] for index in range(len(caches))]
+
+
+def _cache(keys: Any, values: Any, tokens: int, attached: Attached | None) -> Any:
+    if attached is None:
+        return KVCache.from_state((keys, values, tokens))
+    return QuantizedKVCache.from_state((keys, values, tokens, attached.group_size, attached.bits))
+
+
+def _rows(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens: int) -> list[Any]:
+    """The arrays of all layers kept as rows: k0 v0 k1 v1 and so on."""
+    scratch = Scratch()
+    landings = [
+        landing(side, spec, tokens, scratch, shape.attached)
+        for layer, specs in zip(shape.layout.rows, _pairs(shape.specs), strict=True)
+        for side, spec in zip((layer.keys, layer.values), specs, strict=True)
+    ]
+    for start, end in runs(0, tokens, max(spec.row_bytes for spec in shape.specs)):
+        _fetch(lane, deadline, namespace, shape.specs, landings, start, end)
+    return [each.array() for each in landings]
+
+
+def _states(lane: Lane, deadline: Deadline, namespace: Name, layout: ModelLayout, tokens: int) -> list[Any]:
+    """The caches that are no rows."""
+    for index in layout.state_caches:
+        lane.send(("SSM.PREFIX.FETCH", namespace, index), deadline)
+    blobs = [_reply_or_refusal(lane, deadline) for _ in layout.state_caches]
+    if not all(isinstance(blob, bytes) for blob in blobs):
+        raise NotStored("not all of its states are stored")
     return [
-        KVCache.from_state((keys, values, tokens))
-        for keys, values in zip(arrays[::2], arrays[1::2], strict=True)
+        cache_states.load(blob, layout.kinds[index], tokens)
+        for index, blob in zip(layout.state_caches, blobs, strict=True)
+        if isinstance(blob, bytes)
     ]
 
 
@@ -69,7 +109,7 @@ def _pairs(specs: Sequence[LayerSpec]) -> Iterator[tuple[LayerSpec, LayerSpec]]:
     return zip(specs[::2], specs[1::2], strict=True)
 
 
-def _check_stored(lane: Lane, deadline: Deadline, namespace: str, shape: Shape, ids: Sequence[int]) -> None:
+def _check_stored(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, ids: Sequence[int]) -> None:
     sids = requests.sessions_of(namespace)
     lane.send(("KV.PREFIX.LOOKUP", namespace), deadline)
     lane.send(("KV.PREFIX.BLOCKS", namespace), deadline)
@@ -78,13 +118,14 @@ def _check_stored(lane: Lane, deadline: Deadline, namespace: str, shape: Shape, 
     hit = lane.receive(deadline)
     table, *texts = [_reply_or_refusal(lane, deadline) for _ in range(1 + len(sids))]
     if not isinstance(table, ServerRefused):
-        check_tokens(table, ids)
+        check_tokens(table, ids, whole=shape.whole)
     if hit != "HIT":
         raise NotStored("not stored")
     for side, text, asked in zip("KV", texts, (shape.plan.keys, shape.plan.values), strict=True):
         if isinstance(text, ServerRefused):
             raise NotStored("dropped a moment ago")
-        _check_side(side, requests.SessionInfo.parse(text), asked, len(ids))
+        if asked:
+            _check_side(side, requests.SessionInfo.parse(text), asked, len(ids))
 
 
 def _check_side(side: str, info: requests.SessionInfo, asked: Sequence[LayerSpec], tokens: int) -> None:
@@ -111,7 +152,7 @@ def _name(spec: LayerSpec) -> str:
 def _fetch(
     lane: Lane,
     deadline: Deadline,
-    namespace: str,
+    namespace: Name,
     specs: Sequence[LayerSpec],
     landings: Sequence[Landing],
     start: int,
@@ -135,55 +176,7 @@ def _fetch(
     landings[-1].landed(start, end)
 
 
-def publish(
-    lane: Lane,
-    deadline: Deadline,
-    namespace: str,
-    shape: Shape,
-    caches: Sequence[Any],
-    ids: Sequence[int],
-    prefill_ms: int,
-) -> int:
-    """Store the rows of the tokens `ids`, which the caches begin with.
-
-    All keys go before all values: a server calls a prefix stored when both sides hold the same layers, so it
-    does not do so before the last layer has arrived.
-
-    Returns:
-        The number of runs of rows stored.
-
-    Raises:
-        ServerRefused: The server has another schema under the name, no room, or does not take a value.
-        StoreError: The server answered nonsense, or is not available.
-    """
-    plan, table = shape.plan, token_table(ids)
-    blocks = None if table is None else (BLOCK_SIZE, table)
-    command = requests.register(namespace, plan.uniform or plan.keys, plan.values, prefill_ms, blocks)
-    lane.send(command, deadline)
-    lane.receive(deadline)
-    stored = 0
-    sides = ([cache.keys for cache in caches], [cache.values for cache in caches])
-    for sid, arrays in zip(requests.sessions_of(namespace), sides, strict=True):
-        for layer, array in enumerate(arrays):
-            stored += _store(lane, deadline, sid, layer, array, len(ids))
-    while lane.pending:
-        lane.receive(deadline)
-    return stored
-
-
-def _store(lane: Lane, deadline: Deadline, sid: bytes, layer: int, array: mx.array, tokens: int) -> int:
-    form = ELEMENTS[array.dtype].name
-    runs = list(_runs(tokens, array.nbytes // array.shape[2]))
-    for start, end in runs:
-        rows = rows_of(array, start, end)
-        lane.send(requests.store(sid, layer, start, end - start, rows, form), deadline)
-        # One reply is left outstanding, so that the server works while the next rows are prepared.
-        while lane.pending > 1:
-            lane.receive(deadline)
-    return len(runs)
-
-
-def _runs(tokens: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut the rows so that each run fits a bulk string."""
+def runs(first: int, end: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut the rows `first` to `end - 1` so that each run fits a bulk string."""
     step = max(1, BULK_BYTES // row_bytes)
-    return ((start, min(start + step, tokens)) for start in range(0, tokens, step))
+    return ((start, min(start + step, end)) for start in range(first, end, step))

@@ -17,6 +17,7 @@ from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import OtherTokens, StoreError, UnsupportedModel
 from .lane import Lane
 from .link import Link, Work
+from .reuse import name_of, restore_longest
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ class PionPromptCache:
 
     Example::
 
-        cache = PionPromptCache(model)
-        caches = cache.get_or_prefill(prefix_ids, cache.make_namespace(model_name, system_prompt))
+        cache = PionPromptCache(model, tokenizer=tokenizer)
+        caches = cache.get_or_prefill(prefix_ids)
         for token, _ in generate_step(mx.array(suffix_ids), model, prompt_cache=caches):
             ...
 
-    The namespace stands for the prefix: it has to differ whenever the model or a token of the prefix does.
-    Token ids are stored too, and compared, so that a name that was kept for other tokens is a miss.
+    The longest stored prefix of the tokens is used, and the rest is prefilled. What may be reused is told by
+    token ids and by a fingerprint of model and tokenizer; nothing has to be named. A caller who names a
+    prefix gets that one or none: token ids are compared none the less.
     """
 
     def __init__(
@@ -58,6 +60,11 @@ class PionPromptCache:
         prefill_chunk_size: int | None = None,
         softmax_bitexact: bool = False,
         *,
+        tokenizer: Any = None,
+        full_fingerprint: bool = False,
+        kv_bits: int | None = None,
+        kv_group_size: int = 64,
+        publish_after: int = 16,
         unix_socket_path: str | None = None,
         username: str | None = None,
         password: str | None = None,
@@ -81,6 +88,13 @@ class PionPromptCache:
             prefill_chunk_size: Tokens prefilled at once; 2,048 by default, 256 on a CPU. Processes that
                 are to get the same bits need the same size.
             softmax_bitexact: Taken for compatibility: with `vquant="auto"` every restore has the same bits.
+            tokenizer: The model's tokenizer, of any kind: part of what identifies a prefix.
+            full_fingerprint: Read every byte of the weights for the fingerprint, instead of samples.
+            kv_bits: If given, caches are mlx-lm's QuantizedKVCache of so many bits, 4 or 8, stored packed and
+                restored without unpacking. Exact for models in float16 and bfloat16.
+            kv_group_size: Elements that share a scale then, 32 or 64.
+            publish_after: A prefix without a name is published when at least so many of its tokens had to be
+                prefilled.
             unix_socket_path: Path of the server's Unix socket, used instead of host and port.
             username: User that the password belongs to.
             password: The server's password.
@@ -115,7 +129,16 @@ class PionPromptCache:
             breaker=Breaker(clock=clock),
             clock=clock,
         )
+        self._publish_after = publish_after
+        self._attached = plans.attach(kv_bits, kv_group_size)
+        if self._attached is not None:
+            if vquant.lower() != plans.AUTO or boundary_protect:
+                raise ValueError("kv_bits says how rows are stored: leave vquant and boundary_protect out")
+            vquant = self._attached.format
         self._shape = None if model is None else self._shape_of(model, vquant, boundary_protect)
+        self._tokenizer = tokenizer
+        self._full_fingerprint = full_fingerprint
+        self._digest: str | None = None
 
     @staticmethod
     def make_namespace(*parts: str) -> str:
@@ -131,22 +154,41 @@ class PionPromptCache:
 
         return self._try(ask)[0] == "HIT"
 
+    @property
+    def model_digest(self) -> str:
+        """What stands for model, tokenizer and formats in the store; see `fingerprint`."""
+        if self._digest is None:
+            from .fingerprint import identify
+
+            shape = self._shape
+            self._digest = identify(
+                self.model,
+                self._tokenizer,
+                caches=shape and shape.layout,
+                format=shape and (shape.plan, shape.attached),
+                full=self._full_fingerprint,
+            ).digest
+        return self._digest
+
     def get_or_prefill(
         self,
         prefix_token_ids: Sequence[int],
-        namespace: str,
+        namespace: str | None = None,
         *,
         prompt_progress_callback: Progress | None = None,
     ) -> list[Any]:
-        """Caches that hold exactly the prefix: restored if the server has it, prefilled and published if not.
+        """Caches that hold exactly the prefix: restored as far as the server has it, the rest prefilled.
+
+        What had to be prefilled is published.
 
         Args:
             prefix_token_ids: The whole prefix. What follows, at least one token, goes to the generation loop.
-            namespace: Name of the prefix, the same in all processes; see `make_namespace`.
+            namespace: Name of the prefix, the same in all processes; see `make_namespace`. None finds the
+                longest stored prefix by its tokens.
             prompt_progress_callback: Called after each prefilled chunk, with the tokens done and all tokens.
 
         Returns:
-            One mlx-lm cache a layer, not shared with anything: it may be written to.
+            The model's mlx-lm caches, not shared with anything: they may be written to.
 
         Raises:
             RuntimeError: This object was made without a model.
@@ -156,15 +198,41 @@ class PionPromptCache:
         ids = [int(token) for token in prefix_token_ids]
         if self._shape is None or not ids:
             return self._prefill(ids, prompt_progress_callback)[0]
-        restored, miss = self._restore(self._shape, ids, namespace)
+        if namespace is None:
+            return self._by_tokens(self._shape, ids, prompt_progress_callback)
+        return self._by_name(self._shape, ids, namespace, prompt_progress_callback)
+
+    def _by_name(self, shape: Shape, ids: list[int], namespace: str, progress: Progress | None) -> list[Any]:
+        from .prefix import restore
+
+        restored, miss = self._restore(lambda lane, deadline: restore(lane, deadline, namespace, shape, ids))
         if restored is not None:
+            self._stats.add(tokens_restored=len(ids))
             return restored
-        caches, milliseconds = self._prefill(ids, prompt_progress_callback)
+        caches, milliseconds = self._prefill(ids, progress)
         if isinstance(miss, OtherTokens):
             # Its rows would be overwritten one by one while somebody may be reading them.
             self._stats.last_unpublished = str(miss)
         elif self._admission.admits(namespace):
-            self._publish(self._shape, caches, ids, namespace, milliseconds)
+            self._publish(shape, caches, ids, namespace, milliseconds)
+        else:
+            self._stats.add(admission_skips=1)
+        return caches
+
+    def _by_tokens(self, shape: Shape, ids: list[int], progress: Progress | None) -> list[Any]:
+        model = self.model_digest
+        found, _ = self._restore(lambda lane, deadline: restore_longest(lane, deadline, model, shape, ids))
+        done, caches = (0, None) if found is None else found
+        self._stats.add(tokens_restored=done)
+        if caches is not None and done == len(ids):
+            return caches
+        caches, milliseconds = self._prefill(ids, progress, caches, done)
+        milliseconds *= len(ids) / (len(ids) - done)
+        namespace = name_of(model, ids)
+        if len(ids) - done < self._publish_after:
+            self._stats.last_unpublished = f"only {len(ids) - done} of {len(ids)} tokens were new"
+        elif self._admission.admits(namespace):
+            self._publish(shape, caches, ids, namespace, milliseconds)
         else:
             self._stats.add(admission_skips=1)
         return caches
@@ -194,37 +262,39 @@ class PionPromptCache:
             self._stats.unsupported = str(error)
             _log.warning("prefixes are not stored: %s", error)
             return None
-        shape = Shape(layout, plans.make_plan(layout, vquant, boundary_protect))
-        load_kernels(shape.layout, shape.plan)
+        shape = Shape(layout, plans.make_plan(layout.rows, vquant, boundary_protect), self._attached)
+        load_kernels(layout.rows, shape.plan)
         return shape
 
-    def _prefill(self, ids: list[int], progress: Progress | None) -> tuple[list[Any], float]:
+    def _prefill(
+        self, ids: list[int], progress: Progress | None, caches: list[Any] | None = None, done: int = 0
+    ) -> tuple[list[Any], float]:
         from .prefill import default_chunk, prefill
 
         begin = self._clock()
-        caches = prefill(self.model, ids, self._chunk or default_chunk(), progress)
+        chunk = self._chunk or default_chunk()
+        caches = prefill(self.model, ids, chunk, progress, caches=caches, done=done, attached=self._attached)
         self._stats.last_prefill_ms = milliseconds = self._since(begin)
+        self._stats.add(tokens_prefilled=len(ids) - done)
         return caches, milliseconds
 
-    def _restore(
-        self, shape: Shape, ids: list[int], namespace: str
-    ) -> tuple[list[Any] | None, Exception | None]:
-        from .prefix import restore
-
+    def _restore(self, work: Work[T]) -> tuple[T | None, Exception | None]:
         begin = self._clock()
-        caches, miss = self._try(lambda lane, deadline: restore(lane, deadline, namespace, shape, ids))
-        self._stats.add(fetch_ms_total=self._since(begin), hits=caches is not None, misses=caches is None)
+        found, miss = self._try(work)
+        self._stats.add(fetch_ms_total=self._since(begin), hits=found is not None, misses=found is None)
         if miss is not None:
             self._stats.last_miss = _reason(miss)
-        return caches, miss
+        return found, miss
 
     def _publish(
         self, shape: Shape, caches: list[Any], ids: list[int], namespace: str, prefill_ms: float
     ) -> None:
-        from .prefix import publish
+        from .publish import publish
+
+        model = self.model_digest
 
         def work(lane: Lane, deadline: Deadline) -> int:
-            return publish(lane, deadline, namespace, shape, caches, ids, round(prefill_ms))
+            return publish(lane, deadline, namespace, shape, caches, ids, round(prefill_ms), model)
 
         begin = self._clock()
         done, failure = self._try(work)

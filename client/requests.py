@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from pionkv.kernels.formats import Element, LayerSpec
 from pionkv.protocol.request import Word
 
@@ -38,6 +39,7 @@ def register(
     values: Sequence[LayerSpec] | None = None,
     prefill_ms: int | None = None,
     blocks: Blocks | None = None,
+    model: str | None = None,
 ) -> Command:
     """`KV.PREFIX.REGISTER`, uniform for one spec and with schemas for two lists of them."""
     options: list[Word] = []
@@ -46,6 +48,8 @@ def register(
         options += ["BLOCKS", size, len(hashes) // 8, hashes]
     if prefill_ms is not None:
         options += ["PREFILL_MS", prefill_ms]
+    if model is not None:
+        options += ["MODEL", model]
     if isinstance(keys, LayerSpec):
         return ("KV.PREFIX.REGISTER", as_bytes(namespace), keys.dim, keys.format, *options)
     schemas = ("SCHEMA", "K", *_schema(keys), "V", *_schema(values or keys))
@@ -61,6 +65,41 @@ def store(sid: Name, layer: int, start: int, count: int, rows: memoryview, form:
 def fetch_all(namespace: Name, start: int, end: int, form: str) -> Command:
     """`V.FETCHALL` of both sides and all layers."""
     return ("V.FETCHALL", *sessions_of(namespace), start, end, "FMT", form)
+
+
+def match(ids: Sequence[int], model: str, *, whole: bool) -> Command:
+    """`KV.PREFIX.MATCH`."""
+    option: Command = ("WHOLE",) if whole else ()
+    return ("KV.PREFIX.MATCH", np.asarray(ids, "<u4").tobytes(), "MODEL", model, *option)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What `KV.PREFIX.MATCH` found.
+
+    Attributes:
+        namespace: The prefix.
+        tokens: How many of the tokens asked it holds.
+        generation: That of its rows.
+    """
+
+    namespace: bytes
+    tokens: int
+    generation: int
+
+    @classmethod
+    def parse(cls, reply: object, asked: int) -> "Found | None":
+        """Read a reply to a question about `asked` tokens.
+
+        Raises:
+            BadReply: It is no such reply.
+        """
+        if reply is None:
+            return None
+        match reply:
+            case [bytes(namespace), int(tokens), int(generation)] if 0 < tokens <= asked:
+                return cls(namespace, tokens, generation)
+        raise BadReply("KV.PREFIX.MATCH answered something else")
 
 
 def _schema(specs: Sequence[LayerSpec]) -> Command:

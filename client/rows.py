@@ -3,6 +3,9 @@
 A row on the wire is one token, ``heads × head_dim`` elements; a cache keeps ``[1, heads, tokens, head_dim]``.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -11,7 +14,7 @@ from pionkv.kernels import Heads, LayerSpec, unpack
 from pionkv.kernels.formats import Element
 
 from .layout import DTYPES, CacheLayout, SideLayout
-from .plan import Plan
+from .plan import Attached, Plan
 
 # Element types as the buffer protocol can show them: it has no bfloat16.
 _SHOWN = {Element.F32: mx.float32, Element.F16: mx.float16, Element.BF16: mx.uint16}
@@ -26,12 +29,16 @@ class Landing(Protocol):
     def landed(self, start: int, end: int) -> None:
         """Say that those rows have been written there."""
 
-    def array(self) -> mx.array:
-        """The whole side, ``[1, heads, tokens, head_dim]`` in the model's element type."""
+    def array(self) -> Any:
+        """The whole side, ``[1, heads, tokens, head_dim]`` in the model's element type; three if packed."""
 
 
-def landing(side: SideLayout, spec: LayerSpec, tokens: int, scratch: "Scratch") -> Landing:
+def landing(
+    side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch, attached: Attached | None
+) -> Landing:
     """A landing of the kind that the format needs."""
+    if attached is not None:
+        return _Attached(side, spec, tokens, attached)
     if spec.verbatim_element is None:
         return _Packed(side, spec, tokens, scratch)
     return _Verbatim(side, spec.verbatim_element, tokens)
@@ -101,6 +108,55 @@ class _Packed:
 
     def array(self) -> mx.array:
         return self._target.view(DTYPES[self._side.element])
+
+
+class _Attached:
+    """Elements stay coded: rows are received as they are and cut into codes, scales and biases."""
+
+    def __init__(self, side: SideLayout, spec: LayerSpec, tokens: int, attached: Attached) -> None:
+        self._side = side
+        self._row = spec.row_bytes
+        self._attached = attached
+        self._rows = np.empty((tokens, spec.row_bytes), np.uint8)
+
+    def place(self, start: int, end: int) -> memoryview:
+        return self._rows[start:end].data.cast("B")
+
+    def landed(self, start: int, end: int) -> None:
+        pass
+
+    def array(self) -> tuple[mx.array, ...]:
+        element = DTYPES[self._side.element]
+        codes, scales, biases = (
+            mx.array(np.ascontiguousarray(part).view(dtype).reshape(len(part), self._side.heads, -1))
+            for part, dtype in zip(self._parts(), (np.uint32, np.float16, np.float16), strict=True)
+        )
+        return tuple(
+            mx.contiguous(part.transpose(1, 0, 2)[None])
+            for part in (codes, scales.astype(element), biases.astype(element))
+        )
+
+    def _parts(self) -> Iterator[np.ndarray[Any, Any]]:
+        codes, scales = _part_bytes(self._side, self._attached)
+        yield self._rows[:, :codes]
+        yield self._rows[:, codes : codes + scales]
+        yield self._rows[:, codes + scales :]
+
+
+def _part_bytes(side: SideLayout, attached: Attached) -> tuple[int, int]:
+    """Bytes of a row's codes, and of its scales, which are those of its biases."""
+    return side.dim * attached.bits // 8, side.dim // attached.group_size * Element.F16.itemsize
+
+
+def packed_rows(parts: Any, start: int, end: int) -> memoryview:
+    """Rows `start` to `end - 1` of codes, scales and biases, as they are stored; a copy."""
+    codes, scales, biases = (
+        part[0, :, start:end].transpose(1, 0, 2).reshape(end - start, -1) for part in parts
+    )
+    row = [codes.view(mx.uint8), *(part.astype(mx.float16).view(mx.uint8) for part in (scales, biases))]
+    rows = mx.contiguous(mx.concatenate(row, axis=1))
+    mx.eval(rows)
+    return _memory(rows)
 
 
 def _memory(array: Any) -> memoryview:

@@ -23,6 +23,8 @@ class Stats:
         hits: Prefixes restored.
         misses: Prefixes prefilled because they could not be restored.
         stores: Prefixes published.
+        tokens_restored: Tokens of them that were restored.
+        tokens_prefilled: Tokens that were prefilled.
         admission_skips: Prefixes not published because they had not been missed often enough.
         not_asked: Exchanges left out because the server had failed a moment before.
         unavailable: Exchanges that failed because the server could not be reached or was too slow.
@@ -40,6 +42,8 @@ class Stats:
     hits: int = 0
     misses: int = 0
     stores: int = 0
+    tokens_restored: int = 0
+    tokens_prefilled: int = 0
     admission_skips: int = 0
     not_asked: int = 0
     unavailable: int = 0

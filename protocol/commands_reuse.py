@@ -23,4 +23,13 @@ REUSE_COMMANDS = (
         complexity="O(N + log P), N = tokens, P = stored prefixes",
         usage="tokens, 32 bits each, little-endian",
     ),
+    CommandSpec(
+        name="KV.PREFIX.MODELS",
+        summary="The models that prefixes with tokens were registered under.",
+        group="prefix",
+        reply="An array: the digest of each, and how many prefixes there are of it.",
+        flags=("readonly",),
+        categories=("kv", "read", "slow"),
+        complexity="O(M), M = models",
+    ),
 )

@@ -30,6 +30,8 @@ MODEL_BYTES = 128
 MOST_CANDIDATES = 1024
 """Prefixes looked at in one search; beyond them the best so far is the answer."""
 
+_COUNTS = b"\xff" * 8
+"""Before a model's digest in `models`: no uid is so large."""
 _SIZE = struct.Struct("<I")
 _ID_BYTES = 4
 _TAIL_BYTES = BLOCK * _ID_BYTES
@@ -66,6 +68,7 @@ def set_blocks(writer: Writer, record: NamespaceRecord, size: int, hashes: bytes
     if ids is None:
         return
     writer.put("models", uid, bytes((len(model),)) + model + record.unit)
+    _count(writer, model, 1)
     for key in _entries(model, ids, uid):
         writer.put("prompts", key, b"")
 
@@ -81,6 +84,7 @@ def drop_blocks(writer: Writer, record: NamespaceRecord) -> None:
     if model is None or ids is None:
         return
     writer.delete("models", uid)
+    _count(writer, _model_of(model), -1)
     for key in _entries(_model_of(model), ids, uid):
         writer.delete("prompts", key)
 
@@ -106,6 +110,22 @@ def get_blocks(reader: Reader, record: NamespaceRecord) -> tuple[int, bytes] | N
     """Tokens per block and hashes of a unit's table, if it has one."""
     raw = reader.get("blocks", _uid(record))
     return None if raw is None else _split(raw)
+
+
+def models(engine: Engine) -> dict[bytes, int]:
+    """See `Store.models`."""
+    with engine.catalog.snapshot() as reader:
+        found = reader.scan("models", prefix=_COUNTS)
+        return {key[len(_COUNTS) :]: int.from_bytes(value, "little") for key, value in found}
+
+
+def _count(writer: Writer, model: bytes, step: int) -> None:
+    key = _COUNTS + model
+    count = int.from_bytes(writer.get("models", key) or b"", "little") + step
+    if count:
+        writer.put("models", key, count.to_bytes(8, "little"))
+    else:
+        writer.delete("models", key)
 
 
 def match(engine: Engine, ids: Ids, model: bytes, fewest: int, whole: bool) -> Match | None:

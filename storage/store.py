@@ -197,6 +197,10 @@ class Store:
         """
         return prompts.match(self._engine, ids, model, fewest, whole)
 
+    def models(self) -> dict[bytes, int]:
+        """The models that namespaces were registered under, and how many each; see `match`."""
+        return prompts.models(self._engine)
+
     def namespace(self, namespace: bytes) -> NamespaceRecord:
         """A namespace as it is now, restorable or not. Raises `UnknownNamespace`."""
         return namespaces.view_namespace(self._engine, namespace)

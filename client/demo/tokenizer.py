@@ -18,6 +18,7 @@ class GgufTokenizer:
 
     Attributes:
         eos_id: The token that ends an answer.
+        chat_template: The template of a conversation.
     """
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
@@ -39,7 +40,8 @@ class GgufTokenizer:
             metadata["tokenizer.ggml.token_type"].tolist(),
         )
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        self._template = environment.from_string(metadata["tokenizer.chat_template"])
+        self.chat_template = str(metadata["tokenizer.chat_template"])
+        self._template = environment.from_string(self.chat_template)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; the text of a special token becomes that token."""

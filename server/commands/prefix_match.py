@@ -1,4 +1,4 @@
-"""KV.PREFIX.MATCH: the longest stored prefix of some tokens."""
+"""KV.PREFIX.MATCH, MODELS: the longest stored prefix of some tokens."""
 
 from __future__ import annotations
 
@@ -79,4 +79,10 @@ def _claim(client: Client, found: Match) -> None:
         client.service.receipt.claim(record.namespace, None, None)
 
 
-HANDLERS: dict[str, Handler] = {MATCH: match}
+def models(client: Client, args: Sequence[Argument]) -> bytes:
+    """KV.PREFIX.MODELS: each model's digest, and how many prefixes list tokens under it."""
+    found = client.service.store.models()
+    return reply.encode([item for pair in sorted(found.items()) for item in pair], client.protocol)
+
+
+HANDLERS: dict[str, Handler] = {MATCH: match, "KV.PREFIX.MODELS": models}

@@ -6,10 +6,11 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.models.cache import CacheList, KVCache
 from pionkv.client import requests
 from pionkv.client.errors import BadReply, UnsupportedModel
 from pionkv.client.layout import LayerLayout, SideLayout, read_layout
-from pionkv.client.plan import make_plan
+from pionkv.client.plan import attach, make_plan
 from pionkv.client.requests import SessionInfo
 from pionkv.kernels import Element, FormatError, LayerSpec, UnknownFormat
 
@@ -92,7 +93,7 @@ def test_sides_of_different_shapes_have_no_uniform_schema() -> None:
 def test_a_layout_is_read_from_the_model_itself(tiny: Callable[..., Any], dtype: str) -> None:
     element = {"float32": Element.F32, "float16": Element.F16, "bfloat16": Element.BF16}[dtype]
     side = SideLayout(heads=1, head_dim=16, element=element)
-    assert read_layout(tiny(dtype, layers=3, kv_heads=1, head_dim=16)) == (LayerLayout(side, side),) * 3
+    assert read_layout(tiny(dtype, layers=3, kv_heads=1, head_dim=16)).rows == (LayerLayout(side, side),) * 3
 
 
 def test_reading_a_layout_computes_nothing(tiny: Callable[..., Any]) -> None:
@@ -102,9 +103,31 @@ def test_reading_a_layout_computes_nothing(tiny: Callable[..., Any]) -> None:
     read_layout(model)
 
 
-def test_a_sliding_window_is_refused_by_name(sliding: Any) -> None:
-    with pytest.raises(UnsupportedModel, match="layer 0 keeps a RotatingKVCache"):
-        read_layout(sliding)
+def test_what_is_no_row_is_a_state(sliding: Any) -> None:
+    layout = read_layout(sliding)
+    assert layout.kinds == ("RotatingKVCache", "KVCache")
+    assert (layout.row_caches, layout.state_caches, len(layout.rows)) == ((1,), (0,), 1)
+
+
+class Odd(KVCache):
+    """A cache that nobody knows."""
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_unknown_class_is_refused_by_name(tiny: Callable[..., Any], wrapped: bool) -> None:
+    model = tiny(layers=2)
+    model.make_cache = lambda: [KVCache(), CacheList(KVCache(), Odd()) if wrapped else Odd()]
+    with pytest.raises(UnsupportedModel, match="layer 1 keeps a Odd, stored can be KVCache, CacheList, Rot"):
+        read_layout(model)
+
+
+def test_how_rows_stay_packed() -> None:
+    assert attach(None, 64) is None
+    attached = attach(8, 32)
+    assert attached is not None and attached.format == "mlx8g32"
+    for bits, group in ((3, 64), (4, 128)):
+        with pytest.raises(ValueError, match=f"kv_bits {bits} in groups of {group}"):
+            attach(bits, group)
 
 
 def test_commands_are_written_as_the_wire_contract_says() -> None:

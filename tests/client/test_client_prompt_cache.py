@@ -235,12 +235,18 @@ def test_prefilling_is_cut_into_chunks_and_says_how_far_it_is(
     assert steps == [(60, 150), (120, 150), (150, 150)]
 
 
-def test_a_model_that_cannot_be_stored_is_prefilled(sliding: Any) -> None:
-    cache = PionPromptCache(sliding, port=1, prefill_chunk_size=64)
-    caches = cache.get_or_prefill(IDS, "n")
+@pytest.mark.parametrize("name", ["n", None])
+def test_a_model_that_cannot_be_stored_is_prefilled(tiny: Tiny, name: str | None) -> None:
+    class Odd(KVCache):
+        pass
+
+    model = tiny(layers=2)
+    model.make_cache = lambda: [Odd(), KVCache()]
+    cache = PionPromptCache(model, port=1, prefill_chunk_size=64)
+    caches = cache.get_or_prefill(IDS, name)
     assert [each.offset for each in caches] == [150, 150]
     stats = cache.stats()
-    assert stats["unsupported"] == "layer 0 keeps a RotatingKVCache, only KVCache can be stored"
+    assert str(stats["unsupported"]).startswith("layer 0 keeps a Odd, stored can be KVCache")
     assert (stats["unavailable"], stats["misses"]) == (0, 0)
 
 

@@ -35,7 +35,7 @@ def test_it_knows_the_capital_of_france(loaded: Loaded) -> None:
 
 
 def test_it_is_a_grouped_query_model_of_30_layers(loaded: Loaded) -> None:
-    layout = read_layout(loaded.model)
+    layout = read_layout(loaded.model).rows
     assert len(layout) == 30
     assert {(side.heads, side.head_dim) for layer in layout for side in (layer.keys, layer.values)} == {
         (3, 64)

@@ -56,3 +56,15 @@ def test_a_part_of_a_prefix_saves_a_part_of_its_prefill(wire) -> None:
     fields = dict(zip(stats[::2], stats[1::2], strict=True)) if isinstance(stats, list) else stats
     shown = {str(k, "ascii") if isinstance(k, bytes) else k: v for k, v in fields.items()}
     assert (shown["kvprefix_tokens_served"], shown["kvprefix_prefill_us_saved"]) == (40, 400_000)
+
+
+def test_the_models_are_counted(either) -> None:
+    wire = either
+    assert wire.command("KV.PREFIX.MODELS") == []
+    store(wire, "a", [1, 2, 3], "MODEL", "m1")
+    store(wire, "b", [1, 2, 4], "MODEL", "m1")
+    store(wire, "c", [1])
+    store(wire, "a", [1, 2, 5], "MODEL", "m2")
+    assert wire.command("KV.PREFIX.MODELS") == [b"", 1, b"m1", 1, b"m2", 1]
+    wire.command("KV.PREFIX.DROP", "a", "b", "c")
+    assert wire.command("KV.PREFIX.MODELS") == []

@@ -1,0 +1,174 @@
+"""What computed a prefix, taken from the model and tokenizer objects: rows are reused by the same only.
+
+A model's digest is ``<sha256 of all fields, 32 hex>.<8 hex of each field>``: equal digests mean that rows may
+be reused, and of two that differ the fields say in what. Nothing in it depends on the process, the order of a
+set, Python's hash seed, or the Python version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+FIELDS = (
+    *("architecture", "rope", "quantisation", "adapter", "weights"),
+    *("tokenizer", "template", "caches", "format"),
+)
+"""In the order of the digest."""
+
+SAMPLES = 64
+"""Elements of each array that the quick fingerprint of the weights reads, evenly spread."""
+
+_WHOLE, _EACH = 32, 8
+_UNNAMED = frozenset({"training", "_no_grad", "_training"})
+_PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The fingerprint of what computes rows.
+
+    Attributes:
+        fields: For each of `FIELDS` a digest, 64 hex digits.
+    """
+
+    fields: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """What stands for it in the store, 113 characters."""
+        parts = [self.fields[name] for name in FIELDS]
+        whole = hashlib.sha256("|".join(parts).encode()).hexdigest()[:_WHOLE]
+        return ".".join((whole, *(part[:_EACH] for part in parts)))
+
+
+def differences(one: str, other: str) -> tuple[str, ...]:
+    """The fields in which two digests differ; ("everything",) when one of them is of another kind."""
+    ours, theirs = one.split(".")[1:], other.split(".")[1:]
+    if not len(ours) == len(theirs) == len(FIELDS):
+        return ("everything",)
+    return tuple(name for name, a, b in zip(FIELDS, ours, theirs, strict=True) if a != b)
+
+
+def identify(
+    model: Any, tokenizer: Any = None, *, caches: object = None, format: object = None, full: bool = False
+) -> Identity:
+    """Take the fingerprint of a model.
+
+    Args:
+        model: An mlx-lm model.
+        tokenizer: Its tokenizer, of any kind that has a vocabulary; None leaves it and the template out.
+        caches: What its caches look like; anything with a stable `repr`.
+        format: The formats that its rows are stored in; likewise.
+        full: Read every byte of the weights instead of `SAMPLES` elements of each array. Slow, and only of
+            use where weights may differ in a few elements.
+    """
+    config = _config(model)
+    parts: dict[str, list[Any]] = {name: [] for name in FIELDS}
+    parts["architecture"] = [type(model).__module__, type(model).__qualname__]
+    for key, value in config.items():
+        parts[_field_of_setting(key)].append((key, value))
+    modules = dict(sorted(model.named_modules()))
+    for path, module in modules.items():
+        field, shown = _field_of_module(module), _path_without_adapter(path, modules)
+        if field == "architecture" and shown != path:
+            field = "adapter"
+        parts[field].append((shown, type(module).__name__, _settings(module)))
+        for name, array in _arrays(module):
+            where = "weights" if field in ("architecture", "quantisation") else field
+            parts[where].append((shown, name, str(array.dtype), list(array.shape), _bits(array, full)))
+    parts["tokenizer"] = [_vocabulary(tokenizer)]
+    parts["template"] = [getattr(tokenizer, "chat_template", None)]
+    parts["caches"], parts["format"] = [repr(caches)], [repr(format)]
+    return Identity({name: _digest(found) for name, found in parts.items()})
+
+
+def _config(model: Any) -> dict[str, Any]:
+    arguments = getattr(model, "args", None) or getattr(model, "config", None)
+    if is_dataclass(arguments) and not isinstance(arguments, type):
+        return asdict(arguments)
+    return dict(arguments) if isinstance(arguments, Mapping) else {}
+
+
+def _field_of_setting(key: str) -> str:
+    if "rope" in key or "rotary" in key:
+        return "rope"
+    return "quantisation" if "quantization" in key else "architecture"
+
+
+def _field_of_module(module: Any) -> str:
+    name = type(module).__name__.lower()
+    if "lora" in name or "dora" in name:
+        return "adapter"
+    if "rope" in name or "rotary" in name:
+        return "rope"
+    return "quantisation" if name.endswith(("linear", "embedding")) else "architecture"
+
+
+def _path_without_adapter(path: str, modules: Mapping[str, Any]) -> str:
+    """An adapter takes the place of a layer and holds it: that layer is where it was."""
+    parent = path.rpartition(".")[0]
+    return parent if parent in modules and _field_of_module(modules[parent]) == "adapter" else path
+
+
+def _settings(module: Any) -> list[tuple[str, Any]]:
+    """Its plain attributes: sizes, scales, bits, and so on."""
+    found = {**vars(module), **module}
+    plain = {name: value for name, value in found.items() if name not in _UNNAMED and _is_plain(value)}
+    return sorted(plain.items())
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def _arrays(module: Any) -> Iterator[tuple[str, mx.array]]:
+    """The arrays of a module itself, those that are no parameters included."""
+    for name, value in sorted(module.items()):
+        if isinstance(value, mx.array):
+            yield name, value
+
+
+def _bits(array: mx.array, full: bool) -> str:
+    flat = array.reshape(-1)
+    if not full and flat.size > SAMPLES:
+        flat = flat[mx.array(np.linspace(0, flat.size - 1, SAMPLES).astype(np.int64))]
+    return hashlib.sha256(np.array(flat.view(mx.uint8)).tobytes()).hexdigest()
+
+
+def _vocabulary(tokenizer: Any) -> str | None:
+    """A digest of what turns text into tokens; None when nothing is known of it."""
+    for candidate in _layers(tokenizer):
+        if hasattr(candidate, "to_str"):
+            described = json.loads(candidate.to_str())
+            # Of the last call, not of the tokenizer.
+            described.pop("truncation", None)
+            described.pop("padding", None)
+            return _digest(described)
+    for candidate in _layers(tokenizer):
+        if hasattr(candidate, "get_vocab"):
+            return _digest(sorted(candidate.get_vocab().items()))
+    return None
+
+
+def _layers(tokenizer: Any) -> Iterator[Any]:
+    """A tokenizer and what it wraps."""
+    seen: list[int] = []
+    while tokenizer is not None and id(tokenizer) not in seen:
+        seen.append(id(tokenizer))
+        yield tokenizer
+        inner = vars(tokenizer).get("_tokenizer") if hasattr(tokenizer, "__dict__") else None
+        tokenizer = inner if inner is not None else getattr(tokenizer, "backend_tokenizer", None)
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
