@@ -1,4 +1,4 @@
-"""The command line: `pionkv serve`, `pionkv --version`, and the verbs that other folders bring."""
+"""The command line: `pionkv serve`, `doctor`, `--version`, and the verbs that other folders bring."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from .config import SETTINGS, ConfigError, load
+from .doctor import doctor
 
 VERB_GROUP = "pionkv.verbs"
 EXIT_USAGE = 2
@@ -78,6 +79,7 @@ def build(arguments: list[str]) -> typer.Typer:
     serve.__signature__ = signature = _serve_signature()  # type: ignore[attr-defined]
     serve.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     app.command("serve")(serve)
+    app.command("doctor")(doctor)
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     for verb in entry_points(group=VERB_GROUP):
         if wanted == verb.name or (wanted is None and "--version" not in arguments):

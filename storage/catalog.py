@@ -235,6 +235,7 @@ class Catalog:
         synced: Whether each commit reaches the disk before it returns.
         release: Called after a commit with the pages it freed, and `reuse`.
         worker: The number that this process writes into what it changes.
+        read_only: Whether nothing may be changed, nor made.
     """
 
     def __init__(
@@ -245,8 +246,10 @@ class Catalog:
         synced: bool,
         release: Callable[[list[Freed], bool], None],
         worker: int = 0,
+        read_only: bool = False,
     ) -> None:
         self.worker = worker
+        self._read_only = read_only
         self._path = path
         self._data = path / "data.mdb"
         self._synced = synced
@@ -254,10 +257,20 @@ class Catalog:
         self.decoded = DecodedSessions()
         self._open(map_bytes)
 
+    @classmethod
+    def for_reading(cls, path: Path, map_bytes: int) -> Self:
+        """A catalog that is looked at and not changed; others may have it open."""
+        return cls(path, map_bytes, synced=False, release=lambda freed, reuse: None, read_only=True)
+
     def _open(self, map_bytes: int) -> None:
+        change = not self._read_only
         try:
             env: Any = lmdb.open(
                 str(self._path),
+                readonly=not change,
+                create=change,
+                # Without a lock file readers and writers do not see each other: only where none can be made.
+                lock=change or os.access(self._path, os.W_OK),
                 map_size=map_bytes,
                 max_dbs=_SPARE_TABLES,
                 max_readers=_MAX_READERS,
@@ -271,7 +284,7 @@ class Catalog:
             pages, page_bytes = env.info()["last_pgno"] + 1, env.stat()["psize"]
             if self._data.stat().st_size < pages * page_bytes:
                 raise CatalogCorrupt("its file is shorter than its contents")
-            self.tables = {name: env.open_db(name.encode()) for name in TABLES}
+            self.tables = {name: env.open_db(name.encode(), create=change) for name in TABLES}
         except (lmdb.Error, OSError) as error:
             raise DirectoryError(str(self._path), f"the catalog cannot be opened: {error}") from error
 

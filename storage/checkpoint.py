@@ -204,6 +204,18 @@ class Checkpointer:
             self._pin = None
 
 
+def read_checkpoint(directory: Path) -> bytes | None:
+    """What the file `checkpoint` says; None when there is none, or none that is whole."""
+    try:
+        raw = (directory / FILE).read_bytes()
+    except FileNotFoundError:
+        return None
+    body, seal = raw[: -_SEAL.size], raw[-_SEAL.size :]
+    if body[: len(_MAGIC)] != _MAGIC or _SEAL.pack(xxhash.xxh3_64_intdigest(body)) != seal:
+        return None
+    return body
+
+
 def roll_back(directory: Path, data: Path) -> bool:
     """Put the catalog back to the last checkpoint; False when there is none that can be read.
 
@@ -211,12 +223,8 @@ def roll_back(directory: Path, data: Path) -> bool:
         directory: The data directory.
         data: LMDB's file.
     """
-    try:
-        raw = (directory / FILE).read_bytes()
-    except FileNotFoundError:
-        return False
-    body, seal = raw[: -_SEAL.size], raw[-_SEAL.size :]
-    if body[: len(_MAGIC)] != _MAGIC or _SEAL.pack(xxhash.xxh3_64_intdigest(body)) != seal:
+    body = read_checkpoint(directory)
+    if body is None:
         return False
     with contextlib.ExitStack() as stack:
         fd = os.open(data, os.O_WRONLY | os.O_CLOEXEC)

@@ -9,10 +9,10 @@ neighbors; value: rows u32, digest u64, little-endian.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .buffers import WINDOW_BYTES
-from .catalog import Reader
+from .catalog import Catalog, Reader
 
 KEY = struct.Struct(">QII")
 _VALUE = struct.Struct("<IQ")
@@ -43,6 +43,16 @@ def pieces_over(reader: Reader, page: int, region: int, start: int, end: int) ->
         rows, digest = _VALUE.unpack(value)
         if row + rows > start:
             yield row, rows, digest
+
+
+def pieces_of(catalog: Catalog) -> Callable[[int, int, int, int], list[Piece]]:
+    """Reads `pieces_over` rows of a page in a snapshot of its own."""
+
+    def pieces(page: int, region: int, start: int, end: int) -> list[Piece]:
+        with catalog.snapshot() as reader:
+            return list(pieces_over(reader, page, region, start, end))
+
+    return pieces
 
 
 def filled_rows(reader: Reader, page: int) -> dict[int, int]:

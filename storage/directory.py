@@ -84,11 +84,11 @@ class Directory:
 
     def sweep(self, is_named: Callable[[int], bool]) -> int:
         """Remove page files that no record names and no living writer made; how many."""
-        dead = self._dead_writers()
+        dead = dead_writers(self._writers)
         removed = 0
         living: dict[int, bool] = {}
         for entry in os.scandir(self.pages):
-            page = _page_number(entry.name)
+            page = page_number(entry.name)
             if page is None:
                 continue
             writer = page >> 32
@@ -108,28 +108,30 @@ class Directory:
                 os.close(fd)
         self._writer_fd = self._lock_fd = self._opening_fd = -1
 
-    def _dead_writers(self) -> set[int]:
-        """Writers whose process is gone: the kernel dropped their lock."""
-        dead: set[int] = set()
-        for entry in os.scandir(self._writers):
-            with contextlib.suppress(ValueError, FileNotFoundError):
-                number = int(entry.name, 16)
-                fd = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    dead.add(number)
-                except BlockingIOError:
-                    pass
-                finally:
-                    os.close(fd)
-        return dead
+
+def dead_writers(writers: Path) -> set[int]:
+    """Writers whose process is gone: the kernel dropped their lock."""
+    dead: set[int] = set()
+    for entry in os.scandir(writers):
+        with contextlib.suppress(ValueError, FileNotFoundError):
+            number = int(entry.name, 16)
+            fd = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                dead.add(number)
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(fd)
+    return dead
 
 
 def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _page_number(name: str) -> int | None:
+def page_number(name: str) -> int | None:
+    """The number of a page file, from its name; None for the name of anything else."""
     try:
         return int(name, 16) if len(name) == 16 else None
     except ValueError:

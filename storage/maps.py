@@ -84,6 +84,10 @@ class PageMaps:
             self._verify(found, region, row, row + count, offset - row * row_bytes, row_bytes)
         return found.view[offset:end]
 
+    def check(self, page: int) -> None:
+        """Map a page, which checks its header. Raises as `rows`."""
+        self._get(page)
+
     def locate(self, page: int, layer: int, side: int, row: int, count: int) -> tuple[PageMap, int, int]:
         """The map of a page, and where in it rows of a region begin and end. Raises as `rows`."""
         found = self._get(page)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from .errors import (
 )
 from .expiry import expired, set_expiry
 from .identity import inherit, manifest_of, put_manifest
+from .keyspace.access import drop_values
 from .names import K_SUFFIX, V_SUFFIX, key_of, sids_of, unit_of, unit_of_namespace
 from .queue import enqueue
 from .records import NamespaceRecord, SessionRecord, StateRecord
@@ -197,11 +198,20 @@ def drop_namespaces(engine: Engine, namespaces: Iterable[bytes]) -> int:
     return drop_units(engine, units)
 
 
-def drop_units(engine: Engine, units: Iterable[bytes]) -> int:
-    """Remove units in one transaction; how many there were."""
+def discard(engine: Engine, units: Iterable[bytes], pages: Container[int]) -> None:
+    """See `Store.discard`."""
+    drop_units(engine, units, lambda writer: drop_values(writer, pages))
+
+
+def drop_units(
+    engine: Engine, units: Iterable[bytes], besides: Callable[[Writer], None] | None = None
+) -> int:
+    """Remove units, and what `besides` does, in one transaction; how many units there were."""
     names = list(units)
 
     def change(writer: Writer) -> int:
+        if besides is not None:
+            besides(writer)
         dropped = 0
         for unit in names:
             record = writer.namespace(unit)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .catalog import Catalog
 from .checkpoint import Checkpointer
-from .digest import Piece, pieces_over
+from .digest import pieces_of
 from .directory import Directory
 from .engine import Engine
 from .errors import DirectoryError
@@ -77,7 +77,7 @@ def _assemble(
         with catalog.snapshot() as reader:
             directory.sweep(lambda page: reader.get("pages", page.to_bytes(8, "big")) is not None)
         pages = OpenPages(directory.pages, number, options.max_open_pages, reaper.unlink)
-        maps = PageMaps(directory.pages, options.max_maps, _pieces_of(catalog), reaper)
+        maps = PageMaps(directory.pages, options.max_maps, pieces_of(catalog), reaper)
         if rolled_back:
             catalog.write(lambda writer: settle(writer, directory.pages))
         if options.durability is Durability.EVERYSEC:
@@ -88,11 +88,3 @@ def _assemble(
         catalog.close()
         raise
     return Engine(directory, options, clock, catalog, pages, maps, checkpoints, reaper)
-
-
-def _pieces_of(catalog: Catalog) -> Callable[[int, int, int, int], list[Piece]]:
-    def pieces(page: int, region: int, start: int, end: int) -> list[Piece]:
-        with catalog.snapshot() as reader:
-            return list(pieces_over(reader, page, region, start, end))
-
-    return pieces

@@ -7,7 +7,6 @@ directory was open.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -38,19 +37,27 @@ def recover(directory: Directory, durability: Durability, boot: str) -> bool:
     Returns:
         Whether the catalog was rolled back to a checkpoint.
     """
-    marker = directory.path / _RUNNING
     rolled_back = False
-    with contextlib.suppress(FileNotFoundError):
-        last_boot, last = marker.read_text(encoding="utf-8").split()
-        if last_boot != boot and Durability(last) is not Durability.ALWAYS:
-            rolled_back = Durability(last) is Durability.EVERYSEC and _roll_back(directory)
+    if (marker := read_marker(directory.path)) is not None:
+        last_boot, last = marker
+        if last_boot != boot and last is not Durability.ALWAYS:
+            rolled_back = last is Durability.EVERYSEC and _roll_back(directory)
             if not rolled_back:
                 _empty(directory)
     if durability is not Durability.EVERYSEC:
         # A checkpoint holds only while it is pinned, and only this durability pins.
         remove_durably(directory.path / FILE)
-    write_durably(marker, f"{boot} {durability.value}\n".encode())
+    write_durably(directory.path / _RUNNING, f"{boot} {durability.value}\n".encode())
     return rolled_back
+
+
+def read_marker(path: Path) -> tuple[str, Durability] | None:
+    """The boot and the durability under which a directory is open, or was when its last process ended."""
+    try:
+        boot, durability = (path / _RUNNING).read_text(encoding="utf-8").split()
+    except FileNotFoundError:
+        return None
+    return boot, Durability(durability)
 
 
 def join(directory: Directory, durability: Durability) -> None:
@@ -59,9 +66,9 @@ def join(directory: Directory, durability: Durability) -> None:
     Raises:
         DirectoryError: They promise another durability.
     """
-    last = (directory.path / _RUNNING).read_text(encoding="utf-8").split()[1]
-    if last != durability.value:
-        reason = f"open with durability {last}, asked for {durability.value}"
+    marker = read_marker(directory.path)
+    if marker is not None and marker[1] is not durability:
+        reason = f"open with durability {marker[1].value}, asked for {durability.value}"
         raise DirectoryError(str(directory.path), reason)
 
 
