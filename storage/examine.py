@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
@@ -28,12 +29,13 @@ from .files import boot_id
 from .keyspace.entry import Entry
 from .keyspace.large import LargeValue
 from .maps import PageMaps
+from .namespaces import discard
+from .opening import close_engine, open_engine
 from .options import Durability, StoreOptions
 from .page import region_key
 from .reaper import Reaper
 from .records import NamespaceRecord, SessionRecord, StateRecord
 from .recovery import read_marker
-from .store import Store
 
 MAP_BYTES = 1 << 30
 
@@ -406,5 +408,8 @@ def repair(report: Report, *, boot: str | None = None) -> None:
     if report.state is State.RUNNING:
         raise DirectoryError(str(report.path), "a server has it open: stop it first")
     options = StoreOptions(durability=report.durability or Durability.EVERYSEC)
-    with closing(Store.open(report.path, options, boot=boot)) as store:
-        store.discard(report.units, report.pages)
+    engine = open_engine(report.path, options, time.time, boot_id() if boot is None else boot)
+    try:
+        discard(engine, report.units, report.pages)
+    finally:
+        close_engine(engine)

@@ -199,7 +199,7 @@ def drop_namespaces(engine: Engine, namespaces: Iterable[bytes]) -> int:
 
 
 def discard(engine: Engine, units: Iterable[bytes], pages: Container[int]) -> None:
-    """See `Store.discard`."""
+    """Remove damaged units, and plain keys whose value is in one of these pages, in one transaction."""
     drop_units(engine, units, lambda writer: drop_values(writer, pages))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -338,10 +338,6 @@ class Store:
     def drop_namespaces(self, names: Iterable[bytes]) -> int:
         """Remove namespaces with all they hold in one step; how many there were."""
         return namespaces.drop_namespaces(self._engine, names)
-
-    def discard(self, units: Iterable[bytes], pages: Container[int]) -> None:
-        """Remove damaged units, and plain keys whose value is in one of these pages, in one step."""
-        namespaces.discard(self._engine, units, pages)
 
     def truncate(self, namespace: bytes, tokens: int) -> None:
         """Cut every layer of both sides to at most `tokens` rows; states go when rows do.
