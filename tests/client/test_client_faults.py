@@ -185,7 +185,7 @@ def test_a_server_killed_in_the_middle_of_a_reply(start_server: Callable[..., An
     length = int(first.stats()["bytes_sent"] or 0)
     assert length > 32e6
     proxy = Proxy(server.port, Fault(length // 2, "kill", server.kill))
-    cache = cache_at(proxy.port, model, deadline=60, silence=60, connect_timeout=60)
+    cache = cache_at(proxy.port, model, deadline=60, silence=60, connect_timeout=60, clock=lambda: 0.0)
     with within(10):
         assert said(model, cache.get_or_prefill(ids, "n")) == expected
     assert (cache.stats()["hits"], cache.stats()["unavailable"]) == (0, 1)
