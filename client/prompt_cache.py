@@ -17,7 +17,8 @@ from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import OtherTokens, StoreError, UnsupportedModel
 from .lane import Lane
 from .link import Link, Work
-from .reuse import name_of, restore_longest
+from .requests import Found
+from .reuse import find, name_of, restore_longest
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class PionPromptCache:
 
     def _by_name(self, shape: Shape, ids: list[int], namespace: str, progress: Progress | None) -> list[Any]:
         from .prefix import restore
+        from .publish import publish
 
         restored, miss = self._restore(lambda lane, deadline: restore(lane, deadline, namespace, shape, ids))
         if restored is not None:
@@ -213,29 +215,67 @@ class PionPromptCache:
         if isinstance(miss, OtherTokens):
             # Its rows would be overwritten one by one while somebody may be reading them.
             self._stats.last_unpublished = str(miss)
-        elif self._admission.admits(namespace):
-            self._publish(shape, caches, ids, namespace, milliseconds)
-        else:
-            self._stats.add(admission_skips=1)
+            return caches
+        model = self.model_digest
+
+        def work(lane: Lane, deadline: Deadline) -> int:
+            return publish(lane, deadline, namespace, shape, caches, ids, round(milliseconds), model)
+
+        self._publish(namespace, work)
         return caches
 
     def _by_tokens(self, shape: Shape, ids: list[int], progress: Progress | None) -> list[Any]:
         model = self.model_digest
-        found, _ = self._restore(lambda lane, deadline: restore_longest(lane, deadline, model, shape, ids))
-        done, caches = (0, None) if found is None else found
+        restored, _ = self._restore(lambda lane, deadline: restore_longest(lane, deadline, model, shape, ids))
+        parent, caches = (None, None) if restored is None else restored
+        done = 0 if parent is None else parent.tokens
         self._stats.add(tokens_restored=done)
         if caches is not None and done == len(ids):
             return caches
         caches, milliseconds = self._prefill(ids, progress, caches, done)
-        milliseconds *= len(ids) / (len(ids) - done)
-        namespace = name_of(model, ids)
-        if len(ids) - done < self._publish_after:
-            self._stats.last_unpublished = f"only {len(ids) - done} of {len(ids)} tokens were new"
-        elif self._admission.admits(namespace):
-            self._publish(shape, caches, ids, namespace, milliseconds)
-        else:
-            self._stats.add(admission_skips=1)
+        self._publish_tokens(shape, caches, ids, parent, milliseconds * len(ids) / (len(ids) - done))
         return caches
+
+    def keep(self, token_ids: Sequence[int], caches: Sequence[Any], prefill_ms: float = 0.0) -> bool:
+        """Publish caches that were filled elsewhere, as by generating an answer.
+
+        Args:
+            token_ids: The tokens that they hold, all of them.
+            caches: One for each of the model's; they are read only.
+            prefill_ms: What it takes to compute them, if known.
+
+        Returns:
+            Whether they are stored now; `stats` says why not.
+        """
+        ids = [int(token) for token in token_ids]
+        shape = self._shape
+        if shape is None or len(ids) < self._publish_after:
+            return False
+        whole, model = shape.whole, self.model_digest
+        parent, failure = self._try(lambda lane, deadline: find(lane, deadline, model, ids, whole=whole))
+        if failure is not None:
+            self._stats.last_unpublished = _reason(failure)
+            return False
+        return self._publish_tokens(shape, list(caches), ids, parent, prefill_ms)
+
+    def _publish_tokens(
+        self, shape: Shape, caches: list[Any], ids: list[int], parent: Found | None, prefill_ms: float
+    ) -> bool:
+        """Publish a prefix without a name, if it is worth it; whether it is stored."""
+        from .publish import publish_tokens
+
+        new = len(ids) - (0 if parent is None else parent.tokens)
+        if new < self._publish_after:
+            self._stats.last_unpublished = f"only {new} of {len(ids)} tokens were new"
+            return new == 0
+        model = self.model_digest
+        namespace = name_of(model, ids)
+
+        def work(lane: Lane, deadline: Deadline) -> int:
+            milliseconds = round(prefill_ms)
+            return publish_tokens(lane, deadline, namespace, shape, caches, ids, milliseconds, model, parent)
+
+        return self._publish(namespace, work)
 
     def stats(self) -> dict[str, int | float | str | None]:
         """Counters, milliseconds, bytes moved, and why the last miss or failed publication came about."""
@@ -286,16 +326,11 @@ class PionPromptCache:
             self._stats.last_miss = _reason(miss)
         return found, miss
 
-    def _publish(
-        self, shape: Shape, caches: list[Any], ids: list[int], namespace: str, prefill_ms: float
-    ) -> None:
-        from .publish import publish
-
-        model = self.model_digest
-
-        def work(lane: Lane, deadline: Deadline) -> int:
-            return publish(lane, deadline, namespace, shape, caches, ids, round(prefill_ms), model)
-
+    def _publish(self, namespace: str, work: Work[int]) -> bool:
+        """Publish unless the prefix was not missed often enough; whether it was done."""
+        if not self._admission.admits(namespace):
+            self._stats.add(admission_skips=1)
+            return False
         begin = self._clock()
         done, failure = self._try(work)
         self._stats.add(store_ms_total=self._since(begin), stores=done is not None)
@@ -303,6 +338,7 @@ class PionPromptCache:
             self._admission.forget(namespace)
         else:
             self._stats.last_unpublished = _reason(failure)
+        return failure is None
 
     def _try(self, work: Work[T]) -> tuple[T | None, Exception | None]:
         """Run an exchange: its result, or what went wrong, which is counted and never raised."""

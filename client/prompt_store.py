@@ -25,17 +25,19 @@ class PromptStore:
         cache: The prompt cache that is asked.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, **options: Any) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, keep_answers: bool = True, **options: Any) -> None:
         """Prepare.
 
         Args:
             model: An mlx-lm model.
             tokenizer: Its tokenizer, mlx-lm's wrapper or what it wraps.
+            keep_answers: Publish answers with their prompts, so that a conversation's next turn finds both.
             options: As `PionPromptCache`: where the server is, formats, deadlines.
         """
         from mlx_lm.tokenizer_utils import TokenizerWrapper
 
         self.model = model
+        self.keep_answers = keep_answers
         self.tokenizer = tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)
         self.cache = PionPromptCache(model, tokenizer=tokenizer, **options)
 
@@ -87,7 +89,11 @@ class PromptStore:
         if not ids:
             raise ValueError("the prompt is empty")
         caches = self.cache.get_or_prefill(ids[:-1])
-        yield from stream_generate(self.model, self.tokenizer, ids[-1:], prompt_cache=caches, **options)
+        for response in stream_generate(self.model, self.tokenizer, ids[-1:], prompt_cache=caches, **options):
+            ids.append(int(response.token))
+            yield response
+        if self.keep_answers and _hold(caches, len(ids)):
+            self.cache.keep(ids, caches)
 
     def generate(self, prompt: Prompt, *, prefix: Sequence[int] = (), **options: Any) -> str:
         """The text that `stream` yields."""
@@ -107,3 +113,8 @@ class PromptStore:
         bos = getattr(self.tokenizer, "bos_token", None)
         special = special and (bos is None or not text.startswith(bos))
         return list(self.tokenizer.encode(text, add_special_tokens=special))
+
+
+def _hold(caches: Sequence[Any], tokens: int) -> bool:
+    """Whether caches hold so many tokens, as far as they can tell."""
+    return all(getattr(cache, "offset", tokens) == tokens for cache in caches)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
 
 from . import cache_states, requests
 from .deadline import Deadline
+from .errors import BadReply, ServerRefused
 from .identity import BLOCK_SIZE, token_table
 from .lane import Lane
 from .layout import ELEMENTS
 from .prefix import Shape, runs
-from .requests import Name
+from .requests import Found, Name
 from .rows import packed_rows, rows_of
 
 
@@ -27,10 +29,11 @@ def publish(
     prefill_ms: int,
     model: str | None = None,
 ) -> int:
-    """Store the tokens `ids`, which the caches hold first, or exactly where some are no rows.
+    """Store the tokens `ids` under a name that somebody chose; others may have stored rows there before.
 
-    All states go before all keys, and all keys before all values: a server calls a prefix stored when both
-    sides hold the same layers, so it does not do so before the last layer has arrived.
+    The caches hold the tokens first, or exactly where some of them are no rows. All states go before all
+    keys, and all keys before all values: a server calls a prefix stored when both sides hold the same layers,
+    so it does not do so before the last layer has arrived.
 
     Returns:
         The number of runs of rows, and states, stored.
@@ -44,36 +47,150 @@ def publish(
     command = requests.register(namespace, plan.uniform or plan.keys, plan.values, prefill_ms, blocks, model)
     lane.send(command, deadline)
     lane.receive(deadline)
-    stored = 0
-    for index in shape.layout.state_caches:
-        blob = memoryview(cache_states.dump(caches[index], len(ids)))
-        _send(lane, ("SSM.PREFIX.STORE", namespace, index, blob), deadline)
-        stored += 1
-    rows = [caches[index] for index in shape.layout.row_caches]
-    sides = ([cache.keys for cache in rows], [cache.values for cache in rows])
-    for sid, arrays, specs in zip(
-        requests.sessions_of(namespace), sides, (plan.keys, plan.values), strict=True
-    ):
-        for layer, (array, spec) in enumerate(zip(arrays, specs, strict=True)):
-            width = spec.row_bytes if shape.attached else array.nbytes // array.shape[2]
-            for start, end in runs(0, len(ids), width):
-                _send(lane, _store(sid, layer, array, start, end), deadline)
-                stored += 1
-    while lane.pending:
-        lane.receive(deadline)
+    stored = _store_states(lane, deadline, namespace, shape, caches, ids)
+    stored += _store_rows(lane, deadline, namespace, shape, caches, 0, len(ids))
+    _receive_all(lane, deadline)
     return stored
 
 
-def _store(sid: bytes, layer: int, array: Any, start: int, end: int) -> requests.Command:
+def publish_tokens(
+    lane: Lane,
+    deadline: Deadline,
+    namespace: Name,
+    shape: Shape,
+    caches: Sequence[Any],
+    ids: Sequence[int],
+    prefill_ms: int,
+    model: str,
+    parent: Found | None,
+) -> int:
+    """Store the tokens `ids` under the name that stands for them: all at once, and what `parent` has shared.
+
+    Args:
+        lane: The lane.
+        deadline: Bounds all of it.
+        namespace: The name.
+        shape: What the caches look like.
+        caches: They hold the tokens; exactly them, where some are no rows.
+        ids: The tokens.
+        prefill_ms: What it takes to compute them.
+        model: The model's digest.
+        parent: A stored prefix whose rows are not sent again, if it is still there.
+
+    Returns:
+        The number of runs of rows, and states, stored.
+
+    Raises:
+        ServerRefused: There is no room, a value cannot be stored, or somebody published it meanwhile.
+        StoreError: The server answered nonsense, or is not available.
+    """
+    if not shape.specs:
+        return publish(lane, deadline, namespace, shape, caches, ids, prefill_ms, model)
+    lane.send(("KV.PREFIX.LOOKUP", namespace), deadline)
+    stored = 0
+    if lane.receive(deadline) != "HIT":
+        first, txn = _begin(lane, deadline, namespace, shape, ids, prefill_ms, model, parent)
+        with _aborted_on_refusal(lane, deadline, txn):
+            stored += _store_rows(lane, deadline, namespace, shape, caches, first, len(ids), txn)
+            _receive_all(lane, deadline)
+            lane.send(("KV.PREFIX.PUBLISH", txn), deadline)
+            lane.receive(deadline)
+    # They describe the position after the last row, so a server forgets them when rows are published.
+    stored += _store_states(lane, deadline, namespace, shape, caches, ids)
+    _receive_all(lane, deadline)
+    return stored
+
+
+def _begin(
+    lane: Lane,
+    deadline: Deadline,
+    namespace: Name,
+    shape: Shape,
+    ids: Sequence[int],
+    prefill_ms: int,
+    model: str,
+    parent: Found | None,
+    *,
+    again: bool = False,
+) -> tuple[int, bytes]:
+    """The first row that the transaction needs, and its id."""
+    plan = shape.plan
+    layout = plan.uniform or plan.keys
+    lane.send(requests.begin(namespace, layout, plan, ids, prefill_ms, model, parent), deadline)
+    try:
+        txn = lane.receive(deadline)
+    except ServerRefused:
+        if again:
+            raise
+        # The parent is gone, or what is left of the prefix itself is in the way: one side of it, for example.
+        lane.send(("KV.PREFIX.DROP", namespace), deadline)
+        lane.receive(deadline)
+        return _begin(lane, deadline, namespace, shape, ids, prefill_ms, model, None, again=True)
+    if not isinstance(txn, bytes):
+        raise BadReply("KV.PREFIX.BEGIN answered something else")
+    return (0 if parent is None else parent.tokens), txn
+
+
+@contextmanager
+def _aborted_on_refusal(lane: Lane, deadline: Deadline, txn: bytes) -> Iterator[None]:
+    try:
+        yield
+    except ServerRefused:
+        # With replies outstanding the connection is closed, which ends the transaction as well.
+        if not lane.pending:
+            lane.send(("KV.PREFIX.ABORT", txn), deadline)
+            lane.receive(deadline)
+        raise
+
+
+def _store_states(
+    lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, caches: Sequence[Any], ids: Sequence[int]
+) -> int:
+    for index in shape.layout.state_caches:
+        blob = memoryview(cache_states.dump(caches[index], len(ids)))
+        _send(lane, ("SSM.PREFIX.STORE", namespace, index, blob), deadline)
+    return len(shape.layout.state_caches)
+
+
+def _store_rows(
+    lane: Lane,
+    deadline: Deadline,
+    namespace: Name,
+    shape: Shape,
+    caches: Sequence[Any],
+    first: int,
+    end: int,
+    txn: bytes | None = None,
+) -> int:
+    """Rows `first` to `end - 1` of every cache kept as rows, all keys before all values."""
+    stored = 0
+    rows = [caches[index] for index in shape.layout.row_caches]
+    sides = ([cache.keys for cache in rows], [cache.values for cache in rows])
+    specs = (shape.plan.keys, shape.plan.values)
+    for sid, arrays, side in zip(requests.sessions_of(namespace), sides, specs, strict=True):
+        for layer, (array, spec) in enumerate(zip(arrays, side, strict=True)):
+            width = spec.row_bytes if shape.attached else array.nbytes // array.shape[2]
+            for start, stop in runs(first, end, width):
+                _send(lane, _rows(sid, layer, array, start, stop, txn), deadline)
+                stored += 1
+    return stored
+
+
+def _rows(sid: bytes, layer: int, array: Any, start: int, end: int, txn: bytes | None) -> requests.Command:
     if isinstance(array, mx.array):
         rows, form = rows_of(array, start, end), ELEMENTS[array.dtype].name
     else:
         rows, form = packed_rows(array, start, end), "RAW"
-    return requests.store(sid, layer, start, end - start, rows, form)
+    return requests.store(sid, layer, start, end - start, rows, form, txn)
 
 
 def _send(lane: Lane, command: requests.Command, deadline: Deadline) -> None:
     lane.send(command, deadline)
     # One reply is left outstanding, so that the server works while the next rows are prepared.
     while lane.pending > 1:
+        lane.receive(deadline)
+
+
+def _receive_all(lane: Lane, deadline: Deadline) -> None:
+    while lane.pending:
         lane.receive(deadline)

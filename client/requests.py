@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pionkv.kernels.formats import Element, LayerSpec
 from pionkv.protocol.request import Word
 
 from .errors import BadReply
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 Name = str | bytes
 Command = Sequence[Word]
@@ -56,10 +60,32 @@ def register(
     return ("KV.PREFIX.REGISTER", as_bytes(namespace), *schemas, *options)
 
 
-def store(sid: Name, layer: int, start: int, count: int, rows: memoryview, form: str) -> Command:
+def begin(
+    namespace: Name,
+    layout: LayerSpec | Sequence[LayerSpec],
+    plan: "Plan",
+    ids: Sequence[int],
+    prefill_ms: int,
+    model: str,
+    parent: "Found | None",
+) -> Command:
+    """`KV.PREFIX.BEGIN`, uniform for one spec and with schemas for a list of them."""
+    if isinstance(layout, LayerSpec):
+        schema: Command = ("KV", layout.dim, layout.format, "LAYERS", len(plan.keys))
+    else:
+        schema = ("SCHEMA", "K", *_schema(plan.keys), "V", *_schema(plan.values))
+    source: Command = () if parent is None else ("FROM", parent.namespace, parent.tokens)
+    told = ("TOKENS", np.asarray(ids, "<u4").tobytes(), "MODEL", model, "PREFILL_MS", prefill_ms)
+    return ("KV.PREFIX.BEGIN", as_bytes(namespace), *schema, *source, *told)
+
+
+def store(
+    sid: Name, layer: int, start: int, count: int, rows: memoryview, form: str, txn: bytes | None = None
+) -> Command:
     """`V.STOREBATCH`; `form` is F32, F16, BF16 or RAW."""
     option: Command = () if form == Element.F32.name else ("FMT", form)
-    return ("V.STOREBATCH", as_bytes(sid), layer, start, count, rows, *option)
+    within: Command = () if txn is None else ("TXN", txn)
+    return ("V.STOREBATCH", as_bytes(sid), layer, start, count, rows, *option, *within)
 
 
 def fetch_all(namespace: Name, start: int, end: int, form: str) -> Command:

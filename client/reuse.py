@@ -36,8 +36,8 @@ def find(lane: Lane, deadline: Deadline, model: str, ids: Sequence[int], *, whol
 
 def restore_longest(
     lane: Lane, deadline: Deadline, model: str, shape: Shape, ids: Sequence[int]
-) -> tuple[int, list[Any]]:
-    """The number of tokens that are stored, from the first on, and caches that hold them.
+) -> tuple[Found, list[Any]]:
+    """What is stored of the tokens, and caches that hold it.
 
     Raises:
         NotStored: Not one is; the text says what is stored instead.
@@ -48,7 +48,7 @@ def restore_longest(
     found = find(lane, deadline, model, ids, whole=shape.whole)
     if found is None:
         raise NotStored(why_not(lane, deadline, model, ids))
-    return found.tokens, restore(lane, deadline, found.namespace, shape, ids[: found.tokens])
+    return found, restore(lane, deadline, found.namespace, shape, ids[: found.tokens])
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,3 +201,74 @@ def test_special_tokens_are_put_once(tiny: Tiny, words: Any) -> None:
         assert store.tokens([BOS, BOS, 5]) == [BOS, BOS, 5]
     with pytest.warns(UserWarning, match="after the prefix begins with BOS"):
         assert store.tokens([BOS, 5], prefix=[BOS, 4]) == [BOS, 4, BOS, 5]
+
+
+def sent(cache: PionPromptCache) -> int:
+    return int(cache.stats()["bytes_sent"] or 0)
+
+
+def test_what_is_stored_already_is_not_sent_again(tiny: Tiny, store_port: int, ids: list[int]) -> None:
+    model = tiny()
+    row = 4 * 2 * 64 * 4  # layers, sides, elements, bytes
+    first, second = cache_for(model, store_port), cache_for(model, store_port)
+    first.get_or_prefill(ids[:100])
+    assert 100 * row < sent(first) < 110 * row
+    second.get_or_prefill(ids)
+    assert second.stats()["stores"] == 1 and 50 * row < sent(second) < 60 * row
+    with StoreClient(port=store_port) as client:
+        client.drop_prefix(name_of(first.model_digest, ids[:100]))
+    third = cache_for(model, store_port)
+    assert answer(model, third.get_or_prefill(ids)) == answer(model, plain(model, ids))
+    assert reuse(third)[0] == 150
+
+
+def test_a_parent_that_goes_before_the_child_is_published(
+    tiny: Tiny, store_port: int, ids: list[int]
+) -> None:
+    model = tiny()
+    first, second = cache_for(model, store_port), cache_for(model, store_port)
+    first.get_or_prefill(ids[:100])
+
+    def drop(done: int, total: int) -> None:
+        with StoreClient(port=store_port) as client:
+            client.drop_prefix(name_of(first.model_digest, ids[:100]))
+
+    second.get_or_prefill(ids, prompt_progress_callback=drop)
+    assert second.stats()["stores"] == 1
+    third = cache_for(model, store_port)
+    assert answer(model, third.get_or_prefill(ids)) == answer(model, plain(model, ids))
+    assert reuse(third)[0] == 150
+
+
+def test_a_conversation_sends_and_computes_only_what_is_new(
+    tiny: Tiny, store_port: int, words: Any, ids: list[int]
+) -> None:
+    """Ten turns: each prompt is all that was said, and a few words more."""
+    model = tiny()
+    said = list(ids)
+    for turn in range(10):
+        before = len(said)
+        said += [20 + turn] * 20
+        expected = stream_generate(model, words, said, max_tokens=20, prefill_step_size=CHUNK)
+        with PromptStore(model, words, port=store_port, prefill_chunk_size=CHUNK) as store:
+            answers = [r.token for r in store.stream(said, max_tokens=20)]
+            assert answers == [r.token for r in expected]
+            if turn:
+                assert reuse(store.cache) == (before, 19, 2)
+                assert sent(store.cache) < 50 * 4 * 2 * 64 * 4
+        said += answers
+
+
+@pytest.mark.parametrize("length", [20, 40])
+def test_an_answer_is_kept_with_its_prompt(
+    tiny: Tiny, store_port: int, words: Any, ids: list[int], length: int
+) -> None:
+    model = tiny()
+    with PromptStore(model, words, port=store_port) as store:
+        answers = [r.token for r in store.stream(ids, max_tokens=length)]
+    with PromptStore(model, words, port=store_port) as store:
+        store.cache.get_or_prefill([*ids, *answers])
+        assert reuse(store.cache)[:2] == (150 + len(answers), 0)
+    with PromptStore(model, words, port=store_port, keep_answers=False) as store:
+        list(store.stream([299, *ids], max_tokens=length))
+        assert store.cache.stats()["stores"] == 1
