@@ -1,4 +1,4 @@
-"""Prefix transactions: begun, published, aborted."""
+"""Prefixes as wholes: transactions, transitions, how long they are kept, what they were made by."""
 
 from __future__ import annotations
 
@@ -80,4 +80,139 @@ _TRANSACTIONS = (
     ),
 )
 
-TRANSITION_COMMANDS = _TRANSACTIONS
+_TRANSITIONS = (
+    CommandSpec(
+        name="KV.PREFIX.FORK",
+        summary="Makes a prefix of the first rows of another one, all if not said; no rows are copied.",
+        group="prefix",
+        reply="The generation of the child. Neither sees later changes of the other.",
+        parameters=(key("namespace"), key("child"), optional(integer("tokens"))),
+        flags=WRITE,
+        categories=("kv", "write", "fast"),
+        keys=(1, 2, 1),
+        complexity="O(L), L = layers",
+        usage="ns_key child [tokens]",
+        examples=(Example("KV.PREFIX.FORK demo branch 1024", "(integer) 13"),),
+    ),
+    CommandSpec(
+        name="KV.PREFIX.TRUNCATE",
+        summary="Cuts every layer of both sides to so many rows.",
+        group="prefix",
+        reply="The generation of what is left. State blobs go when rows do.",
+        parameters=(key("namespace"), integer("tokens")),
+        flags=REMOVE,
+        categories=("kv", "write", "fast"),
+        keys=ONE,
+        complexity="O(L), L = layers",
+        usage="ns_key tokens",
+        examples=(Example("KV.PREFIX.TRUNCATE demo 512", "(integer) 14"),),
+    ),
+    CommandSpec(
+        name="V.REORDER",
+        summary="Session i gets what session order[i] held, in one step, as beams do; no rows are copied.",
+        group="vstore",
+        reply="The generation of what changed. Rows move with their scales; schemas and sides must agree.",
+        parameters=(many(key("session")), string("order")),
+        flags=WRITE,
+        categories=("kv", "write", "slow"),
+        keys=(1, -2, 1),
+        complexity="O(N × L), N = sessions, L = layers",
+        usage="session_id [session_id ...] order",
+        examples=(Example("V.REORDER beam0 beam1 beam2 1,1,0", "(integer) 15"),),
+    ),
+)
+
+_KEEPING = (
+    CommandSpec(
+        name="KV.PREFIX.EXPIRE",
+        summary="Lets a prefix end after some seconds, or not at all any more.",
+        group="prefix",
+        reply="1, or 0 when there is no such prefix. From then on it is a miss, and reading it is EXPIRED.",
+        parameters=(key("namespace"), oneof("when", integer("seconds"), word("PERSIST"))),
+        flags=REMOVE,
+        categories=("kv", "write", "fast"),
+        keys=ONE,
+        usage="ns_key seconds|PERSIST",
+        examples=(Example("KV.PREFIX.EXPIRE demo 3600", "(integer) 1"),),
+    ),
+    CommandSpec(
+        name="KV.PREFIX.PIN",
+        summary="Keeps a prefix from being evicted, once more.",
+        group="prefix",
+        reply="How many pins hold it, an integer.",
+        parameters=(key("namespace"),),
+        flags=REMOVE,
+        categories=("kv", "write", "fast"),
+        keys=ONE,
+        usage="ns_key",
+        examples=(Example("KV.PREFIX.PIN demo", "(integer) 1"),),
+    ),
+    CommandSpec(
+        name="KV.PREFIX.TTL",
+        summary="How long a prefix has left.",
+        group="prefix",
+        reply="Seconds; -1 when it does not end, -2 when it is not there.",
+        parameters=(key("namespace"),),
+        flags=("readonly", "fast"),
+        categories=("kv", "read", "fast"),
+        keys=ONE,
+        usage="ns_key",
+        examples=(Example("KV.PREFIX.TTL demo", "(integer) 3600"),),
+    ),
+    CommandSpec(
+        name="KV.PREFIX.UNPIN",
+        summary="Takes one pin away.",
+        group="prefix",
+        reply="How many pins are left, an integer.",
+        parameters=(key("namespace"),),
+        flags=REMOVE,
+        categories=("kv", "write", "fast"),
+        keys=ONE,
+        usage="ns_key",
+        examples=(Example("KV.PREFIX.UNPIN demo", "(integer) 0"),),
+    ),
+    CommandSpec(
+        name="KV.PREFIX.VERIFY",
+        summary="Reads a prefix and checks every digest again.",
+        group="prefix",
+        reply="The bytes checked. What fails is QUARANTINED: a miss until it is stored anew.",
+        parameters=(key("namespace"),),
+        flags=READ,
+        categories=("kv", "read", "slow"),
+        keys=ONE,
+        complexity="O(B), B = bytes of the prefix",
+        usage="ns_key",
+        examples=(Example("KV.PREFIX.VERIFY demo", "(integer) 25165824"),),
+    ),
+)
+
+_MANIFESTS = (
+    CommandSpec(
+        name="KV.PREFIX.ADMIT",
+        summary="Whether the rows of a prefix are those that someone with this manifest would have computed.",
+        group="prefix",
+        reply="Namespace, generation, and how many tokens may be reused; or INCOMPATIBLE with the first "
+        "identity field that differs.",
+        parameters=(key("namespace"), string("msgpack")),
+        flags=READ,
+        categories=("kv", "read", "fast"),
+        keys=ONE,
+        complexity="O(F + N), F = fields, N = tokens",
+        usage="ns_key manifest",
+        examples=(Example('KV.PREFIX.ADMIT demo "\\x80"', '1) "demo" 2) (integer) 12 3) (integer) 2048'),),
+    ),
+    CommandSpec(
+        name="KV.PREFIX.MANIFEST",
+        summary="What a prefix was made by: a msgpack map, to be read or set.",
+        group="prefix",
+        reply="The manifest, or null; OK for SET.",
+        parameters=(key("namespace"), optional(after("SET", string("msgpack")))),
+        flags=REMOVE,
+        categories=("kv", "write", "fast"),
+        keys=ONE,
+        usage="ns_key [SET manifest]",
+        examples=(Example('KV.PREFIX.MANIFEST demo SET "\\x80"', "OK"),),
+    ),
+)
+
+TRANSITION_COMMANDS = (*_TRANSACTIONS, *_TRANSITIONS, *_KEEPING, *_MANIFESTS)

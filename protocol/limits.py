@@ -52,6 +52,8 @@ class Limits:
     """Prefix transactions that one connection may have begun and not ended."""
     lease_ms: int = 86_400_000
     """Milliseconds that a transaction may ask to be left alone: one day."""
+    ttl_seconds: int = 3_153_600_000
+    """Seconds that a prefix may be given to live: a hundred years."""
     manifest_bytes: int = 64 * KIB
     """Bytes of a manifest."""
 

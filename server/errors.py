@@ -67,6 +67,15 @@ _MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
         "ERR",
         f"{command}: layer {e.layer} of the {e.side} side has {e.rows} of {e.wanted} rows",
     ),
+    storage.BadOrder: lambda command, e: ("ERR", f"{command}: {e.reason}"),
+    storage.Incompatible: lambda command, e: (
+        "INCOMPATIBLE",
+        f"{e.field}: stored {e.stored}, asked {e.asked}",
+    ),
+    storage.Immutable: lambda command, e: (
+        "ERR",
+        f"{command}: the namespace is immutable (fork it and change the fork)",
+    ),
     storage.TransactionDead: lambda command, e: ("TXNDEAD", f"{command}: {e.reason}"),
     storage.Expired: lambda command, e: ("EXPIRED", f"{command}: the namespace has expired"),
     storage.Stale: lambda command, e: ("STALE", f"{command}: the session changed meanwhile"),

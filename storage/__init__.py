@@ -1,12 +1,15 @@
 """Schema, pages, catalog, eviction: where rows live and what is visible."""
 
 from .errors import (
+    BadOrder,
     BadRange,
     BeyondTokens,
     CatalogCorrupt,
     DirectoryError,
     Expired,
     Gap,
+    Immutable,
+    Incompatible,
     Incomplete,
     LayerLimit,
     NameLimit,
@@ -31,6 +34,7 @@ from .errors import (
     UnknownSnapshot,
     WriteClosed,
 )
+from .manifests import Admission
 from .namespaces import SessionView
 from .options import Durability, StoreOptions
 from .prompts import MODEL_BYTES, Match
@@ -44,6 +48,8 @@ from .transactions import PrefixPlan, Transaction
 from .write import Write
 
 __all__ = [
+    "Admission",
+    "BadOrder",
     "BadRange",
     "BeyondTokens",
     "CatalogCorrupt",
@@ -51,11 +57,13 @@ __all__ = [
     "Durability",
     "Expired",
     "Gap",
+    "Immutable",
+    "Incompatible",
     "Incomplete",
     "LayerLimit",
-    "MODEL_BYTES",
-    "Match",
     "Location",
+    "Match",
+    "MODEL_BYTES",
     "NameLimit",
     "NamespaceExists",
     "NamespaceRecord",

@@ -36,6 +36,7 @@ TABLES = (
     "models",
     "prompts",
     "manifests",
+    "immutable",
     "receipts",
     "unsynced",
     "quarantine",

@@ -10,7 +10,7 @@ from .buffers import Windows
 from .catalog import Catalog, Reader, Writer
 from .checkpoint import Checkpointer
 from .directory import Directory
-from .errors import Expired, NameLimit, OutOfBudget, Quarantined, StaleGeneration, UnknownSession
+from .errors import Expired, Immutable, NameLimit, OutOfBudget, Quarantined, StaleGeneration, UnknownSession
 from .evict import make_room
 from .maps import PageMaps
 from .names import key_of, unit_of
@@ -94,6 +94,11 @@ class Engine:
         reason = reader.get("quarantine", key_of(unit))
         if reason is not None:
             raise Quarantined(unit[1:], reason.decode())
+
+    def check_mutable(self, reader: Reader, unit: bytes) -> None:
+        """Raises `Immutable` for a unit whose manifest says that its rows never change."""
+        if reader.get("immutable", key_of(unit)) is not None:
+            raise Immutable(unit[1:])
 
     def begin_writing(self, unit: bytes, reserved: int) -> None:
         """A write to the unit has taken page rows."""

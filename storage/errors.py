@@ -187,6 +187,32 @@ class Incomplete(StorageError):
         self.wanted = wanted
 
 
+class BadOrder(StorageError):
+    """Sessions cannot be put into this order."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Incompatible(StorageError):
+    """Stored rows are not what was asked about; `field` is the first one that differs."""
+
+    def __init__(self, field: str, stored: str, asked: str) -> None:
+        super().__init__(f"{field}: stored {stored}, asked {asked}")
+        self.field = field
+        self.stored = stored
+        self.asked = asked
+
+
+class Immutable(StorageError):
+    """The manifest of the namespace says that its rows never change: a fork of it may."""
+
+    def __init__(self, namespace: bytes) -> None:
+        super().__init__(f"namespace {namespace!r} is immutable")
+        self.namespace = namespace
+
+
 class TransactionDead(StorageError):
     """The transaction has ended without being published."""
 

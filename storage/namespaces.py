@@ -159,7 +159,7 @@ def lookup(engine: Engine, namespace: bytes) -> NamespaceRecord | None:
 def view_namespace(engine: Engine, namespace: bytes) -> NamespaceRecord:
     """See `Store.namespace`."""
     with engine.catalog.snapshot() as reader:
-        return _namespace(reader, namespace)
+        return _namespace(engine, reader, namespace)
 
 
 def iter_sessions(engine: Engine) -> Iterator[SessionView]:
@@ -223,14 +223,15 @@ def drop_units(
     return engine.catalog.write(change)
 
 
-def truncate(engine: Engine, namespace: bytes, tokens: int) -> None:
+def truncate(engine: Engine, namespace: bytes, tokens: int) -> int:
     """See `Store.truncate`."""
     if tokens < 0:
         raise BadRange(0, tokens)
 
-    def change(writer: Writer) -> None:
-        record = _namespace(writer, namespace)
+    def change(writer: Writer) -> int:
+        record = _namespace(engine, writer, namespace)
         engine.check_quarantine(writer, record.unit)
+        engine.check_mutable(writer, record.unit)
         shorter = False
         for session in sessions_of(writer, record.unit):
             shorter |= cut_session(writer, session, (tokens,) * len(session.layers))
@@ -238,19 +239,20 @@ def truncate(engine: Engine, namespace: bytes, tokens: int) -> None:
             drop_states(writer, record)
             prompts.cut_blocks(writer, record, tokens)
             refresh(writer, record)
+        return record.generation
 
-    engine.catalog.write(change)
+    return engine.catalog.write(change)
 
 
-def fork(engine: Engine, namespace: bytes, child: bytes, tokens: int | None) -> None:
+def fork(engine: Engine, namespace: bytes, child: bytes, tokens: int | None) -> int:
     """See `Store.fork`."""
     engine.check_name(child + K_SUFFIX)
     if tokens is not None and tokens < 0:
         raise BadRange(0, tokens)
     now = engine.clock()
 
-    def change(writer: Writer) -> None:
-        parent = _namespace(writer, namespace)
+    def change(writer: Writer) -> int:
+        parent = _namespace(engine, writer, namespace)
         engine.check_quarantine(writer, parent.unit)
         unit = unit_of_namespace(child)
         _drop_spent(engine, writer, unit)
@@ -265,15 +267,16 @@ def fork(engine: Engine, namespace: bytes, child: bytes, tokens: int | None) -> 
             _share_states(writer, parent, record)
         inherit(writer, parent, record, tokens)
         refresh(writer, record)
+        return record.generation
 
-    engine.catalog.write(change)
+    return engine.catalog.write(change)
 
 
 def pin(engine: Engine, namespace: bytes, step: int) -> int:
     """See `Store.pin` and `Store.unpin`."""
 
     def change(writer: Writer) -> int:
-        record = _namespace(writer, namespace)
+        record = _namespace(engine, writer, namespace)
         record.pins = max(0, record.pins + step)
         enqueue(writer, record)
         writer.put_namespace(record)
@@ -286,7 +289,7 @@ def expire(engine: Engine, namespace: bytes, at: float) -> None:
     """See `Store.expire`."""
 
     def change(writer: Writer) -> None:
-        record = _namespace(writer, namespace)
+        record = _namespace(engine, writer, namespace)
         set_expiry(writer, record, max(at, 0.0))
         writer.put_namespace(record)
 
@@ -318,27 +321,27 @@ def miss_reason(engine: Engine, namespace: bytes) -> str:
 def blocks(engine: Engine, namespace: bytes) -> tuple[int, bytes] | None:
     """See `Store.blocks`."""
     with engine.catalog.snapshot() as reader:
-        return prompts.get_blocks(reader, _namespace(reader, namespace))
+        return prompts.get_blocks(reader, _namespace(engine, reader, namespace))
 
 
 def manifest(engine: Engine, namespace: bytes) -> bytes | None:
     """See `Store.manifest`."""
     with engine.catalog.snapshot() as reader:
-        return manifest_of(reader, _namespace(reader, namespace))
+        return manifest_of(reader, _namespace(engine, reader, namespace))
 
 
 def set_manifest(engine: Engine, namespace: bytes, value: bytes) -> None:
     """See `Store.set_manifest`."""
-    engine.catalog.write(lambda writer: put_manifest(writer, _namespace(writer, namespace), value))
+    engine.catalog.write(lambda writer: put_manifest(writer, _namespace(engine, writer, namespace), value))
 
 
 def _uid(record: NamespaceRecord) -> bytes:
     return record.uid.to_bytes(8, "big")
 
 
-def _namespace(reader: Reader, namespace: bytes) -> NamespaceRecord:
+def _namespace(engine: Engine, reader: Reader, namespace: bytes) -> NamespaceRecord:
     record = reader.namespace(unit_of_namespace(namespace))
-    if record is None:
+    if record is None or record.has_expired(engine.clock()):
         raise UnknownNamespace(namespace)
     return record
 

@@ -104,7 +104,7 @@ class OpenPage:
         """Bytes of disk that the next `count` rows of a region take, with `base` for the first of a page."""
         row = self._fill.get(region_key(layer, side), 0)
         charge = self.charge(layer, side, row, count)
-        return charge if self.published else charge + self.base
+        return charge if self.published or self.pending else charge + self.base
 
     def charge(self, layer: int, side: int, row: int, count: int) -> int:
         """Bytes of disk that rows of a region take: the blocks that begin in them and are not there yet."""

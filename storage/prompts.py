@@ -106,6 +106,12 @@ def copy_blocks(writer: Writer, parent: NamespaceRecord, child: NamespaceRecord,
         set_blocks(writer, child, size, kept, b"" if model is None else _model_of(model))
 
 
+def table_of(reader: Reader, record: NamespaceRecord) -> tuple[int, bytes, bytes] | None:
+    """Tokens per block, hashes and model digest of a unit's table, as `set_blocks` takes them."""
+    raw, owner = reader.get("blocks", _uid(record)), reader.get("models", _uid(record))
+    return None if raw is None else (*_split(raw), b"" if owner is None else _model_of(owner))
+
+
 def get_blocks(reader: Reader, record: NamespaceRecord) -> tuple[int, bytes] | None:
     """Tokens per block and hashes of a unit's table, if it has one."""
     raw = reader.get("blocks", _uid(record))

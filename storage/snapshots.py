@@ -38,6 +38,7 @@ def restore(engine: Engine, sid: bytes, snapshot: int) -> None:
         if raw is None:
             raise UnknownSnapshot(sid, snapshot)
         rows = msgpack.unpackb(raw)
+        engine.check_mutable(writer, session.unit)
         if cut_session(writer, session, rows + [0] * (len(session.layers) - len(rows))):
             record = open_unit(writer, session.unit, engine.clock())
             drop_states(writer, record)

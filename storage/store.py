@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from . import namespaces, prompts, read, receipts, snapshots, states, transactions, write
+from . import namespaces, prompts, read, snapshots, states, write
 from .compact import compact
 from .engine import Engine
 from .files import boot_id
@@ -23,15 +23,13 @@ from .names import unit_of, unit_of_namespace
 from .namespaces import SessionView
 from .opening import close_engine, open_engine
 from .options import Durability, StoreOptions
+from .prefixes import PrefixCalls
 from .prompts import Match
 from .read import Location, Rows
-from .receipts import Receipt
 from .records import NamespaceRecord
 from .schema import Schema
 from .states import StateWrite
-from .transactions import PrefixPlan, Transaction
 from .usage import store_usage
-from .verify import verify
 from .write import Write
 
 COMPACTED_PER_TICK = 32 << 20
@@ -65,7 +63,7 @@ class StoreInfo:
     quarantined: int
 
 
-class Store:
+class Store(PrefixCalls):
     """Rows of K/V sessions on disk, shared by every process that opens the same directory.
 
     Made by `Store.open`. Every call is synchronous and belongs to the thread that opened the store; only
@@ -209,19 +207,6 @@ class Store:
         """Every namespace, in order of their names. Changes made meanwhile may or may not be seen."""
         return namespaces.iter_namespaces(self._engine)
 
-    def miss_reason(self, namespace: bytes) -> str:
-        """Why `lookup` answers None: absent, expired, incomplete, quarantined and why; empty for a hit."""
-        return namespaces.miss_reason(self._engine, namespace)
-
-    def verify(self, namespace: bytes) -> int:
-        """Check every row and state of a namespace against its digests again; the bytes checked.
-
-        Raises:
-            UnknownNamespace: No such namespace.
-            Quarantined: Bytes fail their check, now or before.
-        """
-        return verify(self._engine, namespace)
-
     def begin_write(self, sid: bytes, layer: int, start: int, count: int) -> Write:
         """Begin to write rows [start, start + count) of a layer, over rows there are or right after.
 
@@ -236,28 +221,6 @@ class Store:
             NoSpace: The file system takes no more.
         """
         return write.begin(self._engine, sid, layer, start, count)
-
-    def begin_transaction(self, txn: bytes, plan: PrefixPlan) -> Transaction:
-        """Begin a successor of a prefix that nobody sees until it is published.
-
-        Args:
-            txn: Its id, which nobody has used or will use.
-            plan: What it is to make.
-
-        Raises:
-            UnknownNamespace, RowsNotStored, Quarantined: The parent is not there, or not with such rows.
-            SchemaMismatch: The namespace or its parent has another schema or number of layers.
-            Uneven: Layers to go on from do not hold the same rows.
-            BeyondTokens: There are more rows to go on from than tokens.
-            OutOfBudget: Its rows can never fit the budget.
-            NameLimit, LayerLimit: As elsewhere.
-        """
-        return transactions.begin(self._engine, txn, plan)
-
-    def receipt(self, txn: bytes) -> Receipt | None:
-        """What publishing a transaction has made, here or in another process, now or before a restart."""
-        with self._engine.catalog.snapshot() as reader:
-            return receipts.find(reader, txn)
 
     def commit(self, writes: Sequence[Write | StateWrite]) -> list[int]:
         """Publish several writes in one step: readers see all of them or none; their generations.
@@ -339,28 +302,6 @@ class Store:
         """Remove namespaces with all they hold in one step; how many there were."""
         return namespaces.drop_namespaces(self._engine, names)
 
-    def truncate(self, namespace: bytes, tokens: int) -> None:
-        """Cut every layer of both sides to at most `tokens` rows; states go when rows do.
-
-        Raises:
-            UnknownNamespace: No such namespace.
-            BadRange: Negative tokens.
-            Quarantined: Its bytes failed their check.
-        """
-        namespaces.truncate(self._engine, namespace, tokens)
-
-    def fork(self, namespace: bytes, child: bytes, tokens: int | None = None) -> None:
-        """Make `child` hold the first `tokens` rows (default all) of a namespace. No rows are copied.
-
-        Neither sees later changes of the other. States come along when no rows are left out.
-
-        Raises:
-            UnknownNamespace: No such namespace.
-            NamespaceExists: The child is there already.
-            NameLimit, BadRange, Quarantined: As elsewhere.
-        """
-        namespaces.fork(self._engine, namespace, child, tokens)
-
     def snapshot(self, sid: bytes) -> int:
         """Record the lengths of a session's layers; the snapshot's number.
 
@@ -418,30 +359,6 @@ class Store:
     def drop_states(self, namespace: bytes, number: int | None = None) -> int:
         """Remove one state or all; how many there were."""
         return states.drop(self._engine, namespace, number)
-
-    def blocks(self, namespace: bytes) -> tuple[int, bytes] | None:
-        """Tokens per block and block hashes as registered, or None. Raises `UnknownNamespace`."""
-        return namespaces.blocks(self._engine, namespace)
-
-    def manifest(self, namespace: bytes) -> bytes | None:
-        """The manifest as set, or None. Raises `UnknownNamespace`."""
-        return namespaces.manifest(self._engine, namespace)
-
-    def set_manifest(self, namespace: bytes, manifest: bytes) -> None:
-        """Set the manifest. Raises `UnknownNamespace`."""
-        namespaces.set_manifest(self._engine, namespace, manifest)
-
-    def pin(self, namespace: bytes) -> int:
-        """Keep a namespace from eviction once more; how many pins hold it. Raises `UnknownNamespace`."""
-        return namespaces.pin(self._engine, namespace, 1)
-
-    def unpin(self, namespace: bytes) -> int:
-        """Take a pin away, if there is one; how many are left. Raises `UnknownNamespace`."""
-        return namespaces.pin(self._engine, namespace, -1)
-
-    def expire(self, namespace: bytes, at: float) -> None:
-        """Let a namespace end at a time of the store's clock; 0 for never. Raises `UnknownNamespace`."""
-        namespaces.expire(self._engine, namespace, at)
 
     def set_budget(self, max_bytes: int | None) -> None:
         """Another budget for this process, from the next write on; None for none."""

@@ -442,6 +442,7 @@ def bind(engine: Engine, reader: Reader, plan: PrefixPlan) -> Base:
     spoiled = record is not None and engine.is_spent(reader, record)
     generation = record.generation if record is not None else 0
     if record is not None and not spoiled:
+        engine.check_mutable(reader, unit)
         _check_schemas(_sessions(reader, unit), plan)
     source, tokens = record, record.tokens if record is not None else 0
     if plan.parent is not None:

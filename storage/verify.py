@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .engine import Engine
 from .errors import UnknownNamespace
 from .names import unit_of_namespace
@@ -9,27 +11,28 @@ from .read import rows
 from .states import get, scan_states
 from .units import sessions_of
 
-PIECE_ROWS = 65_536
+STEP_BYTES = 16 << 20
+"""Bytes that one step checks at most, or one row; a state is one step."""
 
 
-def verify(engine: Engine, namespace: bytes) -> int:
+def verify(engine: Engine, namespace: bytes) -> Iterator[int]:
     """See `Store.verify`."""
     unit = unit_of_namespace(namespace)
     with engine.catalog.snapshot() as reader:
         record = reader.namespace(unit)
-        if record is None:
+        if record is None or record.has_expired(engine.clock()):
             raise UnknownNamespace(namespace)
         sessions = sessions_of(reader, unit)
         states = list(scan_states(reader, record))
     for page in {page for session in sessions for page in session.pages} | {s.page for _, s in states}:
         engine.maps.forget_verified(page)
-    checked = 0
     for session in sessions:
         for layer, held in enumerate(session.rows):
-            for start in range(0, held, PIECE_ROWS):
-                found = rows(engine, session.sid, layer, start, min(start + PIECE_ROWS, held))
-                checked += found.nbytes if found is not None else 0
+            step = max(1, STEP_BYTES // session.schema.row_bytes(layer))
+            for start in range(0, held, step):
+                end = min(start + step, held)
+                found = rows(engine, session.sid, layer, start, end, record.generation)
+                yield found.nbytes if found is not None else 0
     for number, _ in states:
         blob = get(engine, namespace, number)
-        checked += len(blob) if blob is not None else 0
-    return checked
+        yield len(blob) if blob is not None else 0

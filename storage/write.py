@@ -78,6 +78,7 @@ def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> Wri
     """See `Store.begin_write`."""
     with engine.catalog.snapshot() as reader:
         session = engine.session(reader, sid)
+        engine.check_mutable(reader, session.unit)
     check_place(engine, session.schema, layer, start, count)
     if start > session.rows_in(layer):
         raise Gap(layer, session.rows_in(layer), start)

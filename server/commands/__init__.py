@@ -16,8 +16,10 @@ from . import (
     memory,
     prefix,
     prefix_blocks,
+    prefix_manifest,
     prefix_match,
     prefix_transactions,
+    prefix_transitions,
     process,
     pubsub,
     slowlog,
@@ -36,7 +38,7 @@ from . import (
 _FAMILIES = (
     connection, client, command, config, info, process, stats, acl, memory, slowlog,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
-    prefix_match, prefix_transactions,
+    prefix_match, prefix_transactions, prefix_transitions, prefix_manifest,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,
 )  # fmt: skip
 

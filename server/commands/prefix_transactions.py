@@ -10,12 +10,13 @@ from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import PrefixPlan, Receipt, Schema, TransactionDead
 
+from ..acl.permit import NO_KEY
 from ..arguments import Argument, Cursor, blob, integer_within
 from ..clients import Client
 from ..dispatch import Handler
 from ..manifests import checked_manifest
 from ..preparing import unknown
-from .prefix import checked_name, model_digest, prefill_us, same_for_all, two_sides
+from .prefix import K_SUFFIX, checked_name, model_digest, prefill_us, same_for_all, two_sides
 
 BEGIN = "KV.PREFIX.BEGIN"
 LEASE_MS = 60_000
@@ -62,6 +63,8 @@ def _option(client: Client, cursor: Cursor, options: Options) -> None:
         options.schemas = two_sides(BEGIN, client, cursor)
     elif cursor.left >= 3 and cursor.take_keyword("FROM"):
         parent = blob(cursor.take())
+        if not client.user.sees(parent, write=False):
+            raise NO_KEY
         message = f"{BEGIN}: FROM tokens out of range (0..{limits.rows})"
         options.parent = parent, integer_within(cursor.take(), 0, limits.rows, message)
     elif cursor.left >= 2 and cursor.take_keyword("TOKENS"):
@@ -124,6 +127,7 @@ def publish(client: Client, args: Sequence[Argument]) -> bytes:
         return receipt_reply(receipt)
     receipt = client.preparations.live(txn).transaction.publish()
     client.preparations.remove(txn)
+    client.service.notices.changed(receipt.namespace + K_SUFFIX)
     return receipt_reply(receipt)
 
 

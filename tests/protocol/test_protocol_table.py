@@ -89,7 +89,8 @@ def test_keys_are_where_the_key_parameters_are(spec: CommandSpec) -> None:
     for place, parameter in enumerate(spec.parameters, len(spec.words)):
         members = parameter.parts if parameter.kind == "block" else (parameter,)
         if members[0].kind == "key":
-            last = -1 if parameter.multiple else place
+            following = spec.parameters[place - len(spec.words) + 1 :]
+            last = -1 - sum(not later.optional for later in following) if parameter.multiple else place
             expected = (expected[0] or place, last, len(members))
     assert spec.keys == expected
 

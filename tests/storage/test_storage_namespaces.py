@@ -2,6 +2,7 @@
 
 import os
 
+import msgpack
 import pytest
 from pionkv.kernels import LayerSpec
 from pionkv.storage import (
@@ -18,6 +19,8 @@ from pionkv.storage import (
 from pionkv.storage.buffers import WINDOW_BYTES
 
 ROW = 64
+
+MANIFEST = msgpack.packb({"weights": "a", "created": 1.5})
 
 
 def test_a_lookup_hits_only_when_both_sides_agree(driver, schema):
@@ -82,13 +85,13 @@ def test_registering_again(driver, schema):
 def test_a_manifest_is_kept_as_it_is(driver, schema):
     driver.store.register(b"p", schema, schema)
     assert driver.store.manifest(b"p") is None and driver.store.blocks(b"p") is None
-    driver.store.set_manifest(b"p", b"\0any bytes")
-    assert driver.store.manifest(b"p") == b"\0any bytes"
+    driver.store.set_manifest(b"p", MANIFEST)
+    assert driver.store.manifest(b"p") == MANIFEST
     driver.store.drop_namespaces([b"p"])
     for call in (
         driver.store.manifest,
         driver.store.blocks,
-        lambda name: driver.store.set_manifest(name, b""),
+        lambda name: driver.store.set_manifest(name, MANIFEST),
     ):
         with pytest.raises(UnknownNamespace):
             call(b"p")

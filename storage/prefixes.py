@@ -1,0 +1,133 @@
+"""What a store does with prefixes as wholes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from . import manifests, namespaces, receipts, transactions
+from .engine import Engine
+from .manifests import Admission
+from .receipts import Receipt
+from .reorder import reorder
+from .transactions import PrefixPlan, Transaction
+from .verify import verify
+
+
+class PrefixCalls:
+    """The calls of a `Store` about whole prefixes."""
+
+    _engine: Engine
+
+    def begin_transaction(self, txn: bytes, plan: PrefixPlan) -> Transaction:
+        """Begin a successor of a prefix that nobody sees until it is published.
+
+        Args:
+            txn: Its id, which nobody has used or will use.
+            plan: What it is to make.
+
+        Raises:
+            UnknownNamespace, RowsNotStored, Quarantined: The parent is not there, or not with such rows.
+            SchemaMismatch: The namespace or its parent has another schema or number of layers.
+            Uneven: Layers to go on from do not hold the same rows.
+            BeyondTokens: There are more rows to go on from than tokens.
+            OutOfBudget: Its rows can never fit the budget.
+            NameLimit, LayerLimit: As elsewhere.
+        """
+        return transactions.begin(self._engine, txn, plan)
+
+    def receipt(self, txn: bytes) -> Receipt | None:
+        """What publishing a transaction has made, here or in another process, now or before a restart."""
+        with self._engine.catalog.snapshot() as reader:
+            return receipts.find(reader, txn)
+
+    def truncate(self, namespace: bytes, tokens: int) -> int:
+        """Cut every layer of both sides to at most `tokens` rows; states go when rows do. The generation.
+
+        Raises:
+            UnknownNamespace: No such namespace.
+            BadRange: Negative tokens.
+            Quarantined: Its bytes failed their check.
+        """
+        return namespaces.truncate(self._engine, namespace, tokens)
+
+    def fork(self, namespace: bytes, child: bytes, tokens: int | None = None) -> int:
+        """Make `child` hold the first `tokens` rows (default all) of a namespace; the child's generation.
+
+        No rows are copied, and neither sees later changes of the other. The tokens and the manifest come
+        along, and states when no rows are left out.
+
+        Raises:
+            UnknownNamespace: No such namespace.
+            NamespaceExists: The child is there already.
+            NameLimit, BadRange, Quarantined: As elsewhere.
+        """
+        return namespaces.fork(self._engine, namespace, child, tokens)
+
+    def blocks(self, namespace: bytes) -> tuple[int, bytes] | None:
+        """Tokens per block and block hashes as registered, or None. Raises `UnknownNamespace`."""
+        return namespaces.blocks(self._engine, namespace)
+
+    def manifest(self, namespace: bytes) -> bytes | None:
+        """The manifest as set, or None. Raises `UnknownNamespace`."""
+        return namespaces.manifest(self._engine, namespace)
+
+    def set_manifest(self, namespace: bytes, manifest: bytes) -> None:
+        """Set the manifest. Raises `UnknownNamespace`."""
+        namespaces.set_manifest(self._engine, namespace, manifest)
+
+    def admit(self, namespace: bytes, manifest: Mapping[str, Any]) -> Admission:
+        """Whether the rows of a namespace are what someone with this manifest would have computed.
+
+        Raises:
+            Incompatible: The first identity field that differs.
+            UnknownNamespace, Uneven, Quarantined: There is nothing whole to admit to.
+        """
+        return manifests.admit(self._engine, namespace, manifest)
+
+    def reorder(self, sids: Sequence[bytes], order: Sequence[int]) -> int:
+        """Let session i hold what session `order[i]` held, all in one step; the generation this makes.
+
+        No rows are copied. What the sessions hold afterwards is shared until one of them changes. The tokens
+        of a prefix go with its K side; its states are removed.
+
+        Raises:
+            BadOrder: `order` is not a place among the sessions for each of them, or one is named twice.
+            SchemaMismatch: A session would get rows of another schema or side.
+            UnknownSession, Quarantined, Immutable: As elsewhere.
+        """
+        return reorder(self._engine, sids, order)
+
+    def verify(self, namespace: bytes) -> Iterator[int]:
+        """Check every row and state of a namespace against its digests again, some megabytes at each step.
+
+        Yields:
+            Bytes checked by this step.
+
+        Raises:
+            UnknownNamespace: No such namespace.
+            StaleGeneration: It has changed meanwhile.
+            Quarantined: Bytes fail their check, now or before.
+        """
+        return verify(self._engine, namespace)
+
+    def ttl(self, namespace: bytes) -> float | None:
+        """Seconds until a namespace ends; None when it does not. Raises `UnknownNamespace`."""
+        record = namespaces.view_namespace(self._engine, namespace)
+        return record.expires - self._engine.clock() if record.expires else None
+
+    def pin(self, namespace: bytes) -> int:
+        """Keep a namespace from eviction once more; how many pins hold it. Raises `UnknownNamespace`."""
+        return namespaces.pin(self._engine, namespace, 1)
+
+    def unpin(self, namespace: bytes) -> int:
+        """Take a pin away, if there is one; how many are left. Raises `UnknownNamespace`."""
+        return namespaces.pin(self._engine, namespace, -1)
+
+    def expire(self, namespace: bytes, at: float) -> None:
+        """Let a namespace end at a time of the store's clock; 0 for never. Raises `UnknownNamespace`."""
+        namespaces.expire(self._engine, namespace, at)
+
+    def miss_reason(self, namespace: bytes) -> str:
+        """Why `lookup` answers None: absent, expired, incomplete, quarantined and why; empty for a hit."""
+        return namespaces.miss_reason(self._engine, namespace)
