@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import cast
+from typing import NamedTuple, cast
 
 from pionkv.protocol import reply
-from pionkv.protocol.errors import ProtocolError
+from pionkv.protocol.errors import CommandError, ProtocolError
 from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestParser
 
 from . import eager
@@ -21,11 +22,21 @@ from .arguments import Argument
 from .clients import Client, ReplyMode, read_addresses
 from .dispatch import Dispatcher, Entry, Slow
 from .errors import describe
+from .keyed import Changing, send
 from .logs import logger
 from .output import Output
 from .receiving import Receiver, Refused
 from .service import Service
+from .together import MOST_CALLS, Call, Result, run
 from .transaction import AT_ONCE
+
+
+class Taken(NamedTuple):
+    """A command that was let in, or the error why not."""
+
+    words: list[Argument]
+    entry: Entry | None
+    error: CommandError | None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -43,6 +54,12 @@ class Connection(asyncio.BufferedProtocol):
         self._starved_of = 0
         """Bytes of the body that is arriving for which its receiver has no buffer yet."""
         self._task: asyncio.Task[bytes | None] | None = None
+        self._calls: list[Call] = []
+        """Commands on plain keys that were gathered and not yet run."""
+        self._joined = False
+        """They are run at the end of this turn, with those of others."""
+        self._held: Taken | BulkStart | None = None
+        """What has to wait until they are answered."""
         self._input_over = False
         self._ended = False
         self.client = Client(
@@ -116,8 +133,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def stop_when_idle(self) -> None:
         """Close now, or as soon as the command in flight is answered."""
-        if self._task is None and not self._receivers and not self._out.blocked:
+        if self._task is None and not self._receivers and not self._out.blocked and not self._calls:
             self.end()
+
+    def ready_calls(self) -> Sequence[Call]:
+        """The gathered calls, unless they cannot be answered now."""
+        return () if self._task is not None or self._out.blocked else self._calls
+
+    def take_answers(self, results: Sequence[Result]) -> None:
+        """The gathered calls have been run, the first of them at least."""
+        self._joined = False
+        self._answer(results)
+        if self._task is None:
+            self._advance()
 
     def end(self) -> None:
         """Send what is queued and close."""
@@ -156,8 +184,10 @@ class Connection(asyncio.BufferedProtocol):
         try:
             hungry = self._run_commands()
         except ProtocolError as error:
-            self._out.write(reply.protocol_error(error))
-            self.end()
+            # What came before it is answered first; the parser tells of the error again.
+            if self._settle():
+                self._out.write(reply.protocol_error(error))
+                self.end()
             return
         self._out.flush()
         idle = hungry and not self._receivers
@@ -174,17 +204,78 @@ class Connection(asyncio.BufferedProtocol):
             return False
         next_event, out, client = self._parser.next_event, self._out, self.client
         while self._task is None and not out.blocked and not client.closing:
-            event = next_event()
+            event = self._held or next_event()
+            self._held = None
             if event is NEED_DATA:
-                return True
+                return self._join()
             if isinstance(event, Command):
-                self._run(self._words(event.args))
+                self._take(self._words(event.args))
+            elif isinstance(event, Taken):
+                self._run(event)
             elif isinstance(event, BulkStart):
-                if not self._open(event):
+                if not self._settle():
+                    self._held = event
+                elif not self._open(event):
                     return False
             elif not self._feed(event.remaining):
                 return False
         return False
+
+    # Commands on plain keys, which are gathered
+
+    def _take(self, words: list[Argument]) -> None:
+        """Gather a command on plain keys; run any other, once those before it are answered."""
+        taken = self._admit(words)
+        entry, client = taken.entry, self.client
+        if (
+            entry is not None
+            and entry.keyed is not None
+            and taken.error is None
+            and not (client.transaction.open or self._receivers)
+            and client.reply_mode is ReplyMode.ON
+        ):
+            self._calls.append(Call(client, entry, entry.keyed, words))
+            if len(self._calls) >= MOST_CALLS:
+                self._settle()
+        elif self._calls and not self._settle():
+            self._held = taken
+        else:
+            self._run(taken)
+
+    def _join(self) -> bool:
+        """See that gathered calls are run: reads now, changes with those of others. False: they block."""
+        if not self._calls:
+            return True
+        if self._input_over or self._service.stopping:
+            return self._settle()
+        if self._joined:
+            return True
+        if not any(isinstance(call.handler, Changing) for call in self._calls):
+            return self._settle()
+        self._joined = True
+        self._service.group.add(self)
+        return True
+
+    def _settle(self) -> bool:
+        """Run what was gathered, now; False when a large answer or a peer that does not read delays it."""
+        while self._calls and self._task is None and not self._out.blocked:
+            self._answer(run(self._service.store.keyspace, self._calls))
+        return not self._calls and self._task is None
+
+    def _answer(self, results: Sequence[Result]) -> None:
+        """Answer the first of the gathered calls."""
+        done, self._calls = self._calls[: len(results)], self._calls[len(results) :]
+        for call, result in zip(done, results, strict=True):
+            answer, taken = result
+            if isinstance(answer, list):
+                self._begin(call.entry, call.args, send(self.client, answer), perf_counter_ns() - taken)
+                continue
+            if isinstance(answer, bytes):
+                self._out.write(answer)
+            else:
+                self._fail(call.entry, answer)
+            self._took(call.entry, call.args, taken)
+        self._out.flush()
 
     # Large arguments
 
@@ -257,46 +348,60 @@ class Connection(asyncio.BufferedProtocol):
 
     # Commands
 
-    def _run(self, words: list[Argument]) -> None:
-        """Run one complete command; a slow one is left to a task, and this connection waits for it."""
+    def _admit(self, words: list[Argument]) -> Taken:
+        """Find a command, and decide whether the client may run it."""
         client = self.client
         client.commands += 1
         self._service.metrics.commands += 1
-        entry: Entry | None = None
-        began = perf_counter_ns()
         try:
             entry = self._dispatcher.find(words)
+        except CommandError as error:
+            return Taken(words, None, error)
+        try:
             admit(client, entry, words)
-            client.last_command = entry.spec.name
-            if client.transaction.open and entry.spec.name not in AT_ONCE:
-                result: bytes | Slow = client.transaction.gather(
-                    entry, words, self._service.limits.command_bytes
-                )
+        except CommandError as error:
+            return Taken(words, entry, error)
+        client.last_command = entry.spec.name
+        return Taken(words, entry, None)
+
+    def _run(self, taken: Taken) -> None:
+        """Run one complete command; a slow one is left to a task, and this connection waits for it."""
+        client = self.client
+        words, entry, error = taken
+        began = perf_counter_ns()
+        at_once = entry is not None and entry.spec.name in AT_ONCE
+        try:
+            if error is not None:
+                raise error
+            assert entry is not None
+            if client.transaction.open and not at_once:
+                limit = self._service.limits.command_bytes
+                result: bytes | Slow = client.transaction.gather(entry, words, limit)
             else:
                 result = entry.handler(client, words)
         except Exception as error:
-            if client.transaction.open and (entry is None or entry.spec.name not in AT_ONCE):
+            if client.transaction.open and not at_once:
                 client.transaction.spoiled = True
             self._fail(entry, error)
         else:
             if not isinstance(result, bytes):
+                assert entry is not None
                 self._begin(entry, words, result, began)
                 return
             self._out.write(result)
         if entry is not None:
-            self._took(entry, words, began)
+            self._took(entry, words, perf_counter_ns() - began)
         if self._receivers or client.reply_mode is not ReplyMode.ON:
             self._after_command()
 
-    def _took(self, entry: Entry, words: list[Argument], began: int) -> None:
-        """A command that began at `began` is over."""
-        taken = perf_counter_ns() - began
+    def _took(self, entry: Entry, words: Sequence[Argument], taken: int) -> None:
+        """A command is over, after so many nanoseconds."""
         entry.times.add(taken)
         timing = self._service.timing
         if taken >= timing.notable_ns:
             timing.note(self.client, entry, words, taken)
 
-    def _begin(self, entry: Entry, words: list[Argument], slow: Slow, began: int) -> None:
+    def _begin(self, entry: Entry, words: Sequence[Argument], slow: Slow, began: int) -> None:
         try:
             begun = eager.begin(slow)
         except Exception as error:
@@ -307,14 +412,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._task.add_done_callback(lambda task: self._task_done(entry, words, began, task))
                 return
             self._out.write(begun.value or b"")
-        self._took(entry, words, began)
+        self._took(entry, words, perf_counter_ns() - began)
         self._after_command()
 
     def _task_done(
-        self, entry: Entry, words: list[Argument], began: int, task: asyncio.Task[bytes | None]
+        self, entry: Entry, words: Sequence[Argument], began: int, task: asyncio.Task[bytes | None]
     ) -> None:
         self._task = None
-        self._took(entry, words, began)
+        self._took(entry, words, perf_counter_ns() - began)
         if task.cancelled():
             self.abort()
         elif (error := task.exception()) is not None:

@@ -12,6 +12,7 @@ from pionkv.protocol.table import COMMANDS, CommandSpec
 
 from .arguments import Argument, keyword, shown
 from .clients import Client
+from .keyed import Keyed
 from .receiving import Receiver
 from .timing import Histogram
 
@@ -36,6 +37,8 @@ class Entry:
     handler: Handler
     openers: Mapping[int, Opener]
     """Position of a large argument -> who decides where it goes."""
+    keyed: Keyed | None
+    """The handler, when it works on plain keys alone."""
     needs_auth: bool
     fewest: int
     most: float
@@ -96,7 +99,8 @@ class Dispatcher:
 
 def _entry(spec: CommandSpec, handler: Handler, openers: Mapping[int, Opener]) -> Entry:
     most = spec.arity if spec.arity >= 0 else math.inf
-    return Entry(spec, handler, openers, "no_auth" not in spec.flags, abs(spec.arity), most)
+    keyed = handler if isinstance(handler, Keyed) else None
+    return Entry(spec, handler, openers, keyed, "no_auth" not in spec.flags, abs(spec.arity), most)
 
 
 def unknown_command(args: Sequence[Argument]) -> CommandError:

@@ -26,6 +26,7 @@ from .place import Place, Sums
 from .pubsub import Channels
 from .receipt import Receipt
 from .timing import Timing
+from .together import Group
 from .warming import KernelLoader
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Service:
             on_changed=lambda: self.place.tell(channel.USERS),
         )
         self.refusals = Refusals()
+        self.group = Group(loop, store.keyspace)
         self.notices = Notices(self.channels, store)
         self.monitors = Monitors()
         self.exports = Exports(settings.data_dir / "export", self.place.number)

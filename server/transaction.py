@@ -105,6 +105,8 @@ def execute(client: Client) -> bytes | Slow:
             check_permission(client, entry, args)
 
     def run(keys: KeyWriter) -> list[Answer | None] | None:
+        if client.no_touch:
+            keys.uses = None
         if stamps(keys, watched) != watched:
             return None
         keys.sees = client.user.sees if client.user.restricted else None

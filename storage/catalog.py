@@ -161,14 +161,16 @@ class Writer(Reader):
 
     Attributes:
         totals: The store-wide numbers; stored when the transaction commits.
+        changes: Moves with every change.
         freed: Pages that nothing names any more: their files go once the transaction is committed.
     """
 
-    __slots__ = ("freed", "totals")
+    __slots__ = ("changes", "freed", "totals")
 
     def __init__(self, catalog: Catalog, txn: Any) -> None:
         super().__init__(catalog, txn)
         self.totals = self.counters()
+        self.changes = 0
         self.freed: list[Freed] = []
 
     @property
@@ -178,10 +180,12 @@ class Writer(Reader):
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Set the value of a key."""
+        self.changes += 1
         self.txn.put(key, value, db=self.tables[table])
 
     def delete(self, table: str, key: bytes) -> bool:
         """Remove a key; whether it was there."""
+        self.changes += 1
         gone: bool = self.txn.delete(key, db=self.tables[table])
         return gone
 

@@ -54,6 +54,11 @@ class KeyReader:
         self.uses = uses
         self.sees = sees
 
+    @property
+    def changes(self) -> int:
+        """Moves with every change that this transaction makes."""
+        return 0
+
     def find(self, name: bytes) -> Entry | None:
         """The key of this name, of any type; no use of it is noted."""
         raw = self.reader.get("keys", place_of(name))
@@ -97,6 +102,7 @@ class KeyWriter(KeyReader):
         writer: The transaction.
         now: The time, milliseconds since the epoch.
         engine: The store.
+        uses: As for a `KeyReader`.
 
     Attributes:
         made: Large strings that this transaction has written.
@@ -105,11 +111,18 @@ class KeyWriter(KeyReader):
 
     __slots__ = ("made", "named", "writer")
 
-    def __init__(self, writer: Writer, now: int, engine: Engine) -> None:
-        super().__init__(writer, now, engine)
+    def __init__(
+        self, writer: Writer, now: int, engine: Engine, uses: dict[bytes, int] | None = None
+    ) -> None:
+        super().__init__(writer, now, engine, uses)
         self.writer = writer
         self.made: list[LargeWrite] = []
         self.named: list[LargeWrite] = []
+
+    @property
+    def changes(self) -> int:
+        """Moves with every change that this transaction makes."""
+        return self.writer.changes + len(self.made)
 
     def view_page(self, page: int, length: int) -> memoryview:
         """The large string in a page, which this transaction itself may have made."""
@@ -208,6 +221,7 @@ def detach(writer: Writer, entry: Entry) -> None:
 
 def account(writer: Writer, growth: int) -> None:
     """Plain keys take more, or less, of the budget."""
+    writer.changes += 1
     writer.totals.bytes += growth
     writer.totals.key_bytes += growth
 

@@ -75,7 +75,7 @@ class Keyspace:
         Raises:
             DamagedValue: A value fails its check.
         """
-        engine, uses = self._engine, self._uses if note_use and len(self._uses) < USES_NOTED else None
+        engine, uses = self._engine, self._noting() if note_use else None
         for attempt in range(_ATTEMPTS):
             try:
                 with engine.catalog.snapshot() as reader:
@@ -105,7 +105,7 @@ class Keyspace:
         def run(writer: Writer) -> T:
             nonlocal keys
             _undo(keys)
-            keys = KeyWriter(writer, now, engine)
+            keys = KeyWriter(writer, now, engine, self._noting())
             return change(keys)
 
         try:
@@ -156,6 +156,10 @@ class Keyspace:
                 expired=totals.keys_expired,
                 evicted=totals.keys_evicted,
             )
+
+    def _noting(self) -> dict[bytes, int] | None:
+        """Where uses are noted, unless too many are already."""
+        return self._uses if len(self._uses) < USES_NOTED else None
 
     def _now(self) -> int:
         return int(self._engine.clock() * 1000)

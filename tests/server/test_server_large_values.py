@@ -89,7 +89,7 @@ def test_readers_that_never_read_hold_no_memory(server_process: Any, wire_class:
     stalled = [connect() for _ in range(STALLED)]
     for peer in stalled:
         peer.send(b"GET k\r\nMGET k k\r\n")
-    while wire.command("CLIENT", "LIST").count(b"cmd=get ") < STALLED:
+    while wire.command("CLIENT", "LIST").count(b"cmd=mget ") < STALLED:
         pass
     for _ in range(100):
         assert wire.command("PING") == "PONG"
