@@ -22,7 +22,7 @@ from .arguments import Argument
 from .clients import Client, ReplyMode, read_addresses
 from .dispatch import Dispatcher, Entry, Slow
 from .errors import describe
-from .keyed import Changing, send
+from .keyed import send
 from .logs import logger
 from .output import Output
 from .receiving import Receiver, Refused
@@ -250,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
             return self._settle()
         if self._joined:
             return True
-        if not any(isinstance(call.handler, Changing) for call in self._calls):
+        if not any(call.handler.changes for call in self._calls):
             return self._settle()
         self._joined = True
         self._service.group.add(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from pionkv.protocol import reply
 from pionkv.storage.keyspace.access import KeyReader, KeyWriter
@@ -33,6 +33,8 @@ class Keyed(ABC):
     """A handler that works on plain keys alone."""
 
     __slots__ = ()
+    changes: ClassVar[bool]
+    """Whether it may change something."""
 
     @abstractmethod
     def __call__(self, client: Client, args: Sequence[Argument]) -> bytes | Slow:
@@ -47,6 +49,7 @@ class Reading(Keyed):
     """A command that only reads."""
 
     __slots__ = ("_run",)
+    changes = False
 
     def __init__(self, run: Read) -> None:
         self._run = run
@@ -70,6 +73,7 @@ class Changing(Keyed):
     """A command that may change something."""
 
     __slots__ = ("_run",)
+    changes = True
 
     def __init__(self, run: Change) -> None:
         self._run = run

@@ -19,7 +19,7 @@ from pionkv.storage.keyspace.access import KeyReader, KeyWriter
 from pionkv.storage.keyspace.space import Keyspace
 
 from .arguments import Argument
-from .keyed import Answer, Changing, Keyed
+from .keyed import Answer, Keyed
 
 if TYPE_CHECKING:
     from .clients import Client
@@ -62,7 +62,7 @@ def run(keyspace: Keyspace, calls: Sequence[Call]) -> list[Result]:
         A result for each of the calls; or for the first of them, at least one, when the answers are large.
     """
     try:
-        if any(isinstance(call.handler, Changing) for call in calls):
+        if any(call.handler.changes for call in calls):
             return keyspace.change(lambda keys: _run_within(keys, calls))
         return keyspace.read(lambda keys: _run_within(keys, calls))
     except Exception as error:

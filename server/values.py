@@ -42,6 +42,8 @@ def open_value(client: Client, args: Sequence[Argument], length: int) -> Receive
 
 def data(argument: Argument) -> bytes | memoryview | LargeWrite:
     """An argument that is stored as it is."""
+    if isinstance(argument, bytes):
+        return argument
     if isinstance(argument, ValueReceiver):
         return argument.filled()
     if isinstance(argument, Refused) and argument.error is not None:

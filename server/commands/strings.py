@@ -75,6 +75,8 @@ class SetOptions:
     @classmethod
     def read(cls, args: Sequence[Argument]) -> SetOptions:
         """From the arguments after the value."""
+        if len(args) == 3:
+            return PLAIN
         condition, answers_old, keeps, expiration = Condition.ALWAYS, False, False, None
         cursor = Cursor(args, 3)
         while cursor:
@@ -91,6 +93,9 @@ class SetOptions:
             else:
                 raise SYNTAX
         return cls(condition, answers_old, keeps, expiration)
+
+
+PLAIN = SetOptions(Condition.ALWAYS, answers_old=False, keeps_deadline=False, expiration=None)
 
 
 def put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:

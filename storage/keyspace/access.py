@@ -155,7 +155,7 @@ class KeyWriter(KeyReader):
         """
         if not entry.cost:
             growth += entry_cost(entry.name)
-        if growth > 0:
+        if growth > 0 and self.engine.options.max_bytes is not None:
             reserved = self.engine.reserved - sum(write.reserved for write in self.named)
             self.engine.make_room(self.writer, entry.place, growth + reserved)
         entry.cost += growth

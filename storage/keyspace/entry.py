@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Self
 
@@ -32,6 +33,10 @@ NODE_BYTES = 16
 PAGE_BYTES = 4096
 INLINE_BYTES = 2000
 """Items longer than about half a page get pages of their own."""
+
+SHORT_NAME = 64
+PLACES_KEPT = 8192
+"""A command asks for the place of a key several times; places of so many short names are remembered."""
 
 _RECORD = struct.Struct("<BBQQQQQQQ")
 
@@ -53,6 +58,10 @@ class Encoding(IntEnum):
     LISTPACK = 3
     HASHTABLE = 4
     SKIPLIST = 5
+
+
+_KINDS, _ENCODINGS = tuple(Kind), tuple(Encoding)
+"""By number: looked up faster than an enumeration does."""
 
 
 @dataclass(slots=True)
@@ -113,12 +122,19 @@ class Entry:
         """The entry of a stored form."""
         body = unseal(raw)
         kind, encoding, number, *numbers = _RECORD.unpack_from(body)
-        return cls(body[_RECORD.size :], Kind(kind), number, Encoding(encoding), *numbers)
+        return cls(body[_RECORD.size :], _KINDS[kind], number, _ENCODINGS[encoding], *numbers)
 
 
 def place_of(name: bytes) -> bytes:
     """Where a key, a field or a member is kept."""
+    return _place_of_short(name) if len(name) <= SHORT_NAME else _hash(name)
+
+
+def _hash(name: bytes) -> bytes:
     return blake2b(name, digest_size=PLACE_BYTES).digest()
+
+
+_place_of_short = lru_cache(PLACES_KEPT)(_hash)
 
 
 def deadline_key(deadline: int, place: bytes) -> bytes:

@@ -6,6 +6,7 @@ import math
 import re
 from fractions import Fraction
 
+LONGEST_INTEGER = 20
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
@@ -24,7 +25,7 @@ LONGEST_NUMBER = 5 * 1024
 
 def parse_integer(text: bytes) -> int | None:
     """A 64-bit integer in its one canonical form, or None."""
-    if not _INTEGER.fullmatch(text):
+    if len(text) > LONGEST_INTEGER or not _INTEGER.fullmatch(text):
         return None
     value = int(text)
     return value if INT64_MIN <= value <= INT64_MAX else None

@@ -201,14 +201,14 @@ def add_decimals(value: Fraction, step: Fraction) -> bytes:
 
 def encoding_of(value: Value | LargeWrite) -> Encoding:
     """How Redis would keep a string that is set as a whole."""
-    if size_of(value) > EMBEDDED_BYTES or isinstance(value, LargeWrite):
+    if size_of(value) > EMBEDDED_BYTES or not isinstance(value, bytes | memoryview):
         return Encoding.RAW
     return Encoding.EMBSTR if parse_integer(bytes(value)) is None else Encoding.INT
 
 
 def size_of(value: Value | LargeWrite) -> int:
     """Bytes of a string."""
-    return value.nbytes if isinstance(value, LargeWrite) else len(value)
+    return len(value) if isinstance(value, bytes | memoryview) else value.nbytes
 
 
 def check_length(size: int) -> None:
