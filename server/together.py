@@ -91,6 +91,7 @@ def _run_within(keys: KeyReader, calls: Sequence[Call]) -> list[Result]:
     for client, _, handler, args in calls:
         before, began = keys.changes, perf_counter_ns()
         keys.uses = None if client.no_touch else uses
+        keys.sees = client.user.sees if client.user.restricted else None
         try:
             # Only reads are run on a snapshot.
             answer: Answer | Exception = handler.within(cast(KeyWriter, keys), args, client.protocol)
