@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .errors import FormatError, UnknownFormat
 
@@ -154,6 +154,20 @@ def format_by_tag(tag: int) -> Format:
     return found
 
 
+class RowParts(NamedTuple):
+    """Bytes of one row by what they are.
+
+    Attributes:
+        codes: Quantized elements.
+        scales: Scales, minima, offsets and gains of them.
+        full_precision: Elements that are not quantized.
+    """
+
+    codes: int
+    scales: int
+    full_precision: int
+
+
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
     """How the rows of one layer, of one side, are stored.
@@ -186,10 +200,18 @@ class LayerSpec:
     @property
     def row_bytes(self) -> int:
         """Bytes of one stored row. Rows follow each other without padding."""
+        return sum(self.row_parts)
+
+    @property
+    def row_parts(self) -> RowParts:
+        """What those bytes are."""
         fmt = self.details
         coded = self.dim - self.rope
-        groups = coded // self.group * fmt.group_params
-        return fmt.row_params + 2 * self.rope + coded * fmt.bits // 8 + groups
+        elements = coded * fmt.bits // 8
+        if not fmt.quantized:
+            return RowParts(0, 0, elements)
+        scales = fmt.row_params + coded // self.group * fmt.group_params
+        return RowParts(elements, scales, 2 * self.rope)
 
     @property
     def verbatim_element(self) -> Element | None:

@@ -215,4 +215,20 @@ _MANIFESTS = (
     ),
 )
 
-TRANSITION_COMMANDS = (*_TRANSACTIONS, *_TRANSITIONS, *_KEEPING, *_MANIFESTS)
+_LEDGER = (
+    CommandSpec(
+        name="V.LEDGER",
+        summary="Where the bytes of a session, a prefix or the whole store are; each is in one term.",
+        group="vstore",
+        reply="Lines of name:value. logical_* counts rows for each that can read them, physical_* counts what "
+        "pages take, once; physical_total is accounted_bytes; resident_bytes is what the file system says.",
+        parameters=(optional(key("session-or-namespace")),),
+        flags=READ,
+        categories=("kv", "read", "slow"),
+        keys=ONE,
+        complexity="O(S + P), S = sessions, P = pages",
+        examples=(Example("V.LEDGER demo", '"logical_codes:0\\r\\nlogical_scales:0\\r\\n…"'),),
+    ),
+)
+
+TRANSITION_COMMANDS = (*_LEDGER, *_TRANSACTIONS, *_TRANSITIONS, *_KEEPING, *_MANIFESTS)

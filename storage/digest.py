@@ -64,6 +64,15 @@ def filled_rows(reader: Reader, page: int) -> dict[int, int]:
     return filled
 
 
+def written_rows(reader: Reader, page: int) -> dict[int, int]:
+    """How many rows of each region of a page were written and published at some time."""
+    written: dict[int, int] = {}
+    for key, value in reader.scan("digests", prefix=page.to_bytes(8, "big")):
+        region = KEY.unpack(key)[1]
+        written[region] = written.get(region, 0) + _VALUE.unpack(value)[0]
+    return written
+
+
 def _floor(reader: Reader, page: int, region: int, row: int) -> int:
     """First row of the piece that begins at or before `row`, or `row`."""
     key = reader.at_or_before("digests", KEY.pack(page, region, row))

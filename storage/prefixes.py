@@ -7,6 +7,7 @@ from typing import Any
 
 from . import manifests, namespaces, receipts, transactions
 from .engine import Engine
+from .ledger import Count
 from .manifests import Admission
 from .receipts import Receipt
 from .reorder import reorder
@@ -110,6 +111,10 @@ class PrefixCalls:
             Quarantined: Bytes fail their check, now or before.
         """
         return verify(self._engine, namespace)
+
+    def ledger(self, name: bytes | None) -> Count:
+        """Where the bytes of a session or namespace are, or with None of the whole store."""
+        return Count(self._engine, name)
 
     def ttl(self, namespace: bytes) -> float | None:
         """Seconds until a namespace ends; None when it does not. Raises `UnknownNamespace`."""

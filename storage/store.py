@@ -390,6 +390,11 @@ class Store(PrefixCalls):
             quarantined=totals.quarantined,
         )
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes that writes of this process have taken in pages and not published."""
+        return self._engine.reserved
+
     def _flush_usage(self) -> None:
         seen = self._engine.usage.take()
         if seen:

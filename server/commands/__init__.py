@@ -13,6 +13,7 @@ from . import (
     hashes,
     info,
     keys,
+    ledger,
     memory,
     prefix,
     prefix_blocks,
@@ -38,7 +39,7 @@ from . import (
 _FAMILIES = (
     connection, client, command, config, info, process, stats, acl, memory, slowlog,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
-    prefix_match, prefix_transactions, prefix_transitions, prefix_manifest,
+    prefix_match, prefix_transactions, prefix_transitions, prefix_manifest, ledger,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,
 )  # fmt: skip
 
