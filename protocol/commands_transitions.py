@@ -221,7 +221,8 @@ _LEDGER = (
         summary="Where the bytes of a session, a prefix or the whole store are; each is in one term.",
         group="vstore",
         reply="Lines of name:value. logical_* counts rows for each that can read them, physical_* counts "
-        "what pages take, once; physical_total is accounted_bytes; resident_bytes is what the file system says.",
+        "what pages take, once; physical_total is accounted_bytes; resident_bytes is what the file system "
+        "says.",
         parameters=(optional(key("session-or-namespace")),),
         flags=READ,
         categories=("kv", "read", "slow"),
