@@ -45,7 +45,7 @@ _TRANSACTIONS = (
                     many(string("fmt=format[,dim=n][,rope=n]")),
                 ),
             ),
-            optional(after("FROM", block("parent", string("namespace"), integer("tokens")))),
+            optional(after("FROM", block("parent", key("namespace"), integer("tokens")))),
             optional(after("TOKENS", string("u32-ids"))),
             optional(after("MODEL", string("digest"))),
             optional(after("MANIFEST", string("msgpack"))),

@@ -20,6 +20,7 @@ from .commands_reuse import REUSE_COMMANDS
 from .commands_state import STATE_COMMANDS
 from .commands_strings import STRING_COMMANDS
 from .commands_transitions import TRANSITION_COMMANDS
+from .commands_upkeep import UPKEEP_COMMANDS
 from .commands_watch import WATCH_COMMANDS
 from .errors import CommandError
 from .spec import CommandSpec, Parameter
@@ -33,7 +34,7 @@ __all__ = [
 _FAMILIES = (
     REDIS_COMMANDS, ACL_COMMANDS, WATCH_COMMANDS, PUBSUB_COMMANDS, KV_COMMANDS,
     TRANSITION_COMMANDS, STATE_COMMANDS,
-    REUSE_COMMANDS,
+    REUSE_COMMANDS, UPKEEP_COMMANDS,
     STRING_COMMANDS, HASH_COMMANDS, ZSET_COMMANDS, KEY_COMMANDS, TRANSACTION_COMMANDS,
 )  # fmt: skip
 

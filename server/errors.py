@@ -49,6 +49,9 @@ _MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
         f"command not allowed when used memory > 'maxmemory' ({e.needed} bytes needed, budget {e.limit}).",
     ),
     storage.NoSpace: lambda command, e: ("OOM", f"no space left for {e.where}"),
+    storage.SaveBusy: lambda command, e: ("BUSY", f"{command}: another copy is being made"),
+    storage.SaveExists: lambda command, e: ("ERR", f"{command}: there is a copy '{e.name}' already"),
+    storage.DirectoryError: lambda command, e: ("ERR", f"{command} failed ({e})"),
     storage.NoHandles: lambda command, e: ("BUSY", "the server may open no more files"),
     storage.StaleGeneration: lambda command, e: (
         "STALE",

@@ -35,7 +35,12 @@ class Notices:
     def changed(self, sid: bytes) -> None:
         """Rows of a session were stored: its namespace may have become one that can be restored."""
         namespace = namespace_of(sid) if self._channels else None
-        if namespace is not None and self._store.lookup(namespace) is not None:
+        if namespace is not None:
+            self.published(namespace)
+
+    def published(self, namespace: bytes) -> None:
+        """A namespace may have become one that can be restored."""
+        if self._channels and self._store.lookup(namespace) is not None:
             self._send(PUBLISH, namespace)
 
     def present(self, namespaces: Iterable[bytes]) -> list[bytes]:

@@ -21,6 +21,8 @@ from .errors import (
     Quarantined,
     RowLimit,
     RowsNotStored,
+    SaveBusy,
+    SaveExists,
     SchemaMismatch,
     SnapshotLimit,
     Stale,
@@ -41,9 +43,11 @@ from .prompts import MODEL_BYTES, Match
 from .read import Location, Rows
 from .receipts import Receipt
 from .records import NamespaceRecord
+from .save import Save
 from .schema import Schema
 from .states import StateWrite
-from .store import Store, StoreInfo
+from .store import Store
+from .totals import StoreInfo
 from .transactions import PrefixPlan, Transaction
 from .write import Write
 
@@ -77,6 +81,9 @@ __all__ = [
     "RowLimit",
     "Rows",
     "RowsNotStored",
+    "Save",
+    "SaveBusy",
+    "SaveExists",
     "Schema",
     "SchemaMismatch",
     "SessionView",

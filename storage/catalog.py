@@ -40,6 +40,7 @@ TABLES = (
     "receipts",
     "unsynced",
     "quarantine",
+    "gone",
     # Plain keys; see keyspace/entry.py.
     "keys",
     "values",
@@ -369,6 +370,11 @@ class Catalog:
     def check_readers(self) -> None:
         """Free the reader slots of processes that died."""
         self._env.reader_check()
+
+    @property
+    def data_path(self) -> Path:
+        """LMDB's file."""
+        return self._data
 
     @property
     def file_bytes(self) -> int:

@@ -126,8 +126,10 @@ class Engine:
         if needed > limit:
             raise OutOfBudget(needed, limit)
         reserved, keep = self.reserved, {unit, *self.writing}
-        self.catalog.write(lambda writer: make_room(writer, reserved + needed, limit, keep), reuse=True)
+        self.catalog.write(
+            lambda writer: make_room(writer, reserved + needed, limit, keep, self.clock()), reuse=True
+        )
 
     def make_room(self, writer: Writer, unit: bytes, needed: int) -> None:
         """The same within the transaction that publishes: other processes may have written meanwhile."""
-        make_room(writer, needed, self.options.max_bytes, {unit, *self.writing})
+        make_room(writer, needed, self.options.max_bytes, {unit, *self.writing}, self.clock())

@@ -287,6 +287,25 @@ class PageGone(StorageError):
         self.page = page
 
 
+class SaveBusy(StorageError):
+    """Another copy of the store is being made."""
+
+    def __init__(self) -> None:
+        super().__init__("another copy is being made")
+
+
+class SaveExists(StorageError):
+    """There is a copy of this name.
+
+    Attributes:
+        name: The name.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} exists")
+        self.name = name
+
+
 class NoHandles(StorageError):
     """The process may open no more files."""
 

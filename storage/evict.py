@@ -10,11 +10,12 @@ from collections.abc import Container
 
 from .catalog import Writer
 from .errors import OutOfBudget
+from .gone import EVICTED, note
 from .keyspace import expiry
 from .units import drop_unit
 
 
-def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[bytes]) -> None:
+def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[bytes], now: float) -> None:
     """Evict until `needed` more bytes fit under `limit`.
 
     Args:
@@ -22,6 +23,7 @@ def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[by
         needed: Bytes to be taken.
         limit: The budget, or None.
         keep: Units, and places of plain keys, that stay.
+        now: The time.
 
     Raises:
         OutOfBudget: They cannot fit. The caller lets it abort the transaction, so nothing was evicted.
@@ -30,14 +32,14 @@ def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[by
         return
     if needed > limit:
         raise OutOfBudget(needed, limit)
-    if _drop_units(writer, limit - needed, keep):
+    if _drop_units(writer, limit - needed, keep, now):
         return
     expiry.evict(writer, limit - needed, keep)
     if writer.totals.bytes + needed > limit:
         raise OutOfBudget(needed, limit)
 
 
-def _drop_units(writer: Writer, target: int, keep: Container[bytes]) -> bool:
+def _drop_units(writer: Writer, target: int, keep: Container[bytes], now: float) -> bool:
     """Drop units until no more than `target` bytes are taken; whether that could be reached."""
     # The queue is read in batches: a cursor must not be moved by the deletions under it.
     start = b""
@@ -53,6 +55,7 @@ def _drop_units(writer: Writer, target: int, keep: Container[bytes]) -> bool:
             writer.totals.inflation = max(writer.totals.inflation, record.priority)
             writer.totals.evictions += 1
             drop_unit(writer, record)
+            note(writer, unit, EVICTED, now)
             if writer.totals.bytes <= target:
                 return True
     return False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from . import prompts, refs
+from . import gone, prompts, refs
 from .catalog import Reader, Writer
 from .engine import Engine
 from .errors import (
@@ -195,19 +195,19 @@ def drop_sessions(engine: Engine, sids: Iterable[bytes]) -> int:
 def drop_namespaces(engine: Engine, namespaces: Iterable[bytes]) -> int:
     """See `Store.drop_namespaces`."""
     units = [unit_of_namespace(namespace) for namespace in namespaces]
-    return drop_units(engine, units)
+    return drop_units(engine, units, gone.DROPPED)
 
 
 def discard(engine: Engine, units: Iterable[bytes], pages: Container[int]) -> None:
     """Remove damaged units, and plain keys whose value is in one of these pages, in one transaction."""
-    drop_units(engine, units, lambda writer: drop_values(writer, pages))
+    drop_units(engine, units, gone.DROPPED, lambda writer: drop_values(writer, pages))
 
 
 def drop_units(
-    engine: Engine, units: Iterable[bytes], besides: Callable[[Writer], None] | None = None
+    engine: Engine, units: Iterable[bytes], why: str, besides: Callable[[Writer], None] | None = None
 ) -> int:
     """Remove units, and what `besides` does, in one transaction; how many units there were."""
-    names = list(units)
+    names, now = list(units), engine.clock()
 
     def change(writer: Writer) -> int:
         if besides is not None:
@@ -217,6 +217,7 @@ def drop_units(
             record = writer.namespace(unit)
             if record is not None:
                 drop_unit(writer, record)
+                gone.note(writer, unit, why, now)
                 dropped += 1
         return dropped
 
@@ -300,7 +301,7 @@ def drop_expired(engine: Engine) -> int:
     """Remove namespaces that have ended, a batch at a time; how many."""
     with engine.catalog.snapshot() as reader:
         units = expired(reader, engine.clock())
-    return drop_units(engine, units) if units else 0
+    return drop_units(engine, units, gone.EXPIRED) if units else 0
 
 
 def miss_reason(engine: Engine, namespace: bytes) -> str:

@@ -5,6 +5,7 @@ its budget frees a page for every page it makes. A file is reused only if nobody
 
 - every process that maps a page, or may write to it, holds the file's lock, shared, as long as it does; who
   wants the file locks it alone, and leaves it when that fails;
+- a page that a copy of the store shares (`Store.begin_save`) is never reused;
 - a page whose place was told to a client (`Store.locate`) is never reused;
 - the file gets another name and number first: who opened it under the old one finds the wrong number, and
 looks again.
@@ -95,6 +96,11 @@ class Spares:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _, layout = parse_header(os.pread(fd, BLOCK, 0))
             number = self._rename(path)
+            if os.fstat(fd).st_nlink > 1:
+                # A copy of the store holds it, too. Under its new name nobody links it any more.
+                self._remove(number)
+                os.close(fd)
+                return True
             os.pwrite(fd, layout.encode(number), 0)
             fcntl.flock(fd, fcntl.LOCK_SH)
         except (OSError, BadHeader):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,11 +13,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from . import namespaces, prompts, read, snapshots, states, write
+from . import listing, namespaces, prompts, read, snapshots, states, write
 from .compact import compact
 from .engine import Engine
 from .files import boot_id
 from .filling import commit
+from .gone import Gone
 from .keyspace.space import Keyspace
 from .names import unit_of, unit_of_namespace
 from .namespaces import SessionView
@@ -27,40 +28,15 @@ from .prefixes import PrefixCalls
 from .prompts import Match
 from .read import Location, Rows
 from .records import NamespaceRecord
+from .save import Save
 from .schema import Schema
 from .states import StateWrite
+from .totals import StoreInfo, store_info
 from .usage import store_usage
 from .write import Write
 
 COMPACTED_PER_TICK = 32 << 20
 """Bytes of rows that one `tick` rewrites at most, or one piece more."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreInfo:
-    """Store-wide numbers, those of all processes.
-
-    Attributes:
-        sessions: Sessions.
-        namespaces: Units of eviction: prefixes and single sessions.
-        pages: Page files.
-        rows: Rows of all layers of all sessions.
-        bytes: Disk taken by pages.
-        max_bytes: The budget, or None.
-        catalog_bytes: Size of the catalog's file.
-        evictions: Units evicted since the directory was made.
-        quarantined: Units quarantined since then.
-    """
-
-    sessions: int
-    namespaces: int
-    pages: int
-    rows: int
-    bytes: int
-    max_bytes: int | None
-    catalog_bytes: int
-    evictions: int
-    quarantined: int
 
 
 class Store(PrefixCalls):
@@ -74,6 +50,7 @@ class Store(PrefixCalls):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._freed_seen = -1
+        self._saves: list[Save] = []
         self.keyspace = Keyspace(engine)
         """Plain keys."""
 
@@ -104,6 +81,8 @@ class Store(PrefixCalls):
     def close(self) -> None:
         """Write usage down, sync, and let the directory go. Views handed out stay valid."""
         if self._engine.catalog.is_open:
+            for save in self._saves:
+                save.close()
             try:
                 self._flush_usage()
             finally:
@@ -206,6 +185,20 @@ class Store(PrefixCalls):
     def namespaces(self) -> Iterator[NamespaceRecord]:
         """Every namespace, in order of their names. Changes made meanwhile may or may not be seen."""
         return namespaces.iter_namespaces(self._engine)
+
+    def scan_namespaces(
+        self, after: bytes | None, count: int, wanted: Callable[[bytes], bool]
+    ) -> tuple[list[bytes], bool]:
+        """The first `count` names after one, in order, of those wanted; and whether there may be more."""
+        return listing.scan_namespaces(self._engine, after, count, wanted)
+
+    def page_files(self, namespace: bytes) -> list[Path]:
+        """The files that hold its rows and states now. Raises `UnknownNamespace`."""
+        return listing.page_files(self._engine, namespace)
+
+    def gone(self, namespace: bytes) -> Gone | None:
+        """Why a namespace is no more, and since when, if that is known still."""
+        return listing.find_gone(self._engine, namespace)
 
     def begin_write(self, sid: bytes, layer: int, start: int, count: int) -> Write:
         """Begin to write rows [start, start + count) of a layer, over rows there are or right after.
@@ -374,21 +367,20 @@ class Store(PrefixCalls):
 
     def info(self) -> StoreInfo:
         """Store-wide numbers."""
-        catalog = self._engine.catalog
-        with catalog.snapshot() as reader:
-            totals = reader.counters()
-            counts = [reader.entries(table) for table in ("sessions", "namespaces", "pages")]
-        return StoreInfo(
-            sessions=counts[0],
-            namespaces=counts[1],
-            pages=counts[2],
-            rows=totals.rows,
-            bytes=totals.bytes,
-            max_bytes=self._engine.options.max_bytes,
-            catalog_bytes=catalog.file_bytes,
-            evictions=totals.evictions,
-            quarantined=totals.quarantined,
-        )
+        return store_info(self._engine)
+
+    def begin_save(self, name: str) -> Save:
+        """Begin to make a copy of the store, a data directory `saved/<name>` below this one. See `Save`.
+
+        Raises:
+            SaveBusy: Another copy is being made.
+            SaveExists: There is something of this name.
+            DirectoryError: The file system refuses.
+        """
+        self._saves[:] = [save for save in self._saves if not save.closed]
+        directory = self._engine.directory
+        self._saves.append(Save(directory.path, directory.pages, self._engine.catalog, name))
+        return self._saves[-1]
 
     @property
     def workspace_bytes(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import refs
+from . import gone, refs
 from .catalog import Reader, Writer
 from .expiry import set_expiry
 from .extents import cut
@@ -26,6 +26,7 @@ def open_unit(writer: Writer, unit: bytes, now: float) -> NamespaceRecord:
     record = writer.namespace(unit)
     if record is None:
         record = NamespaceRecord(unit, writer.new_serial(), now, now)
+        gone.forget(writer, unit)
     return record
 
 

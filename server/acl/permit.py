@@ -13,11 +13,13 @@ Listings leave out what the user may not read (`User.sees`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from pionkv.protocol.errors import CommandError
-from pionkv.protocol.spec import CommandSpec
+from pionkv.protocol.spec import CommandSpec, Parameter
+from pionkv.protocol.table import COMMANDS
 
-from ..arguments import Argument
+from ..arguments import Argument, keyword
 from ..notices import namespace_of
 from ..receiving import Receiver
 from .user import User
@@ -74,6 +76,26 @@ def names(spec: CommandSpec, args: Sequence[Argument]) -> Iterator[bytes]:
             raise Refused("key", b"", NO_KEY)
         name = bytes(argument)
         yield (namespace_of(name) or name) if spec.name.startswith("V.") else name
+    tokens = _tokens(spec.name)
+    for word, argument in zip(args[1:], args[2:], strict=False) if tokens else ():
+        if keyword(word) in tokens:
+            yield b"" if isinstance(argument, Receiver) else bytes(argument)
+
+
+@cache
+def _tokens(command: str) -> frozenset[str]:
+    """Words after which another name may stand, such as FROM."""
+    return frozenset(
+        parameter.token
+        for parameter in _all(COMMANDS[command].parameters)
+        if parameter.token and "key" in (parameter.kind, parameter.parts[0].kind if parameter.parts else "")
+    )
+
+
+def _all(parameters: Sequence[Parameter]) -> Iterator[Parameter]:
+    for parameter in parameters:
+        yield parameter
+        yield from _all(parameter.parts)
 
 
 def _check_channels(user: User, spec: CommandSpec, args: Sequence[Argument]) -> None:

@@ -17,10 +17,12 @@ from . import (
     memory,
     prefix,
     prefix_blocks,
+    prefix_listing,
     prefix_manifest,
     prefix_match,
     prefix_transactions,
     prefix_transitions,
+    prefix_upkeep,
     process,
     pubsub,
     slowlog,
@@ -40,6 +42,7 @@ _FAMILIES = (
     connection, client, command, config, info, process, stats, acl, memory, slowlog,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
     prefix_match, prefix_transactions, prefix_transitions, prefix_manifest, ledger,
+    prefix_listing, prefix_upkeep,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,
 )  # fmt: skip
 

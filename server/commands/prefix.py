@@ -183,7 +183,11 @@ def drop(client: Client, args: Sequence[Argument]) -> bytes:
 
 
 def info(client: Client, args: Sequence[Argument]) -> bytes:
-    """KV.PREFIX.INFO: figures about all prefixes, the original's lines first."""
+    """KV.PREFIX.INFO: figures about all prefixes, the original's lines in its order.
+
+    There is no journal and no attention here (0), sessions are bounded by the budget alone (0), and every
+    worker sees every session: the directory is the store.
+    """
     service = client.service
     totals = service.store.info()
     prefixes = list(service.store.namespaces())
@@ -193,7 +197,13 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
         "vstore_sessions": totals.sessions,
         "vstore_total_fetches": service.sums.all_metrics().rows_fetched,
         "vstore_evictions": totals.evictions,
+        "vstore_max_sessions": 0,
         "vstore_bytes": totals.bytes,
+        **dict.fromkeys(("wal_enabled", "wal_bytes", "wal_appended", "wal_replayed"), 0),
+        "directory_enabled": 1,
+        "my_worker_id": service.place.number,
+        "directory_entries": totals.sessions,
+        **dict.fromkeys(("sdpa_warm", "sdpa_cold", "sdpa_demotions", "sdpa_rehydrates"), 0),
     }
     return reply.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
 

@@ -31,11 +31,12 @@ class Options:
 
 def match(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.MATCH tokens [MODEL digest] [MIN n] [WHOLE]: namespace, tokens, generation; or null."""
-    ids = _ids(client, args[1])
+    ids = token_ids(MATCH, client, args[1])
     options = _options(client, Cursor(args, 2))
     service = client.service
     found = service.store.match(ids, options.model, fewest=options.fewest, whole=options.whole)
-    if found is None:
+    hidden = client.user.restricted and found is not None and not client.user.sees(found.record.namespace)
+    if found is None or hidden:
         service.metrics.misses += 1
         service.receipt.totals.misses += 1
         return reply.null(client.protocol)
@@ -45,12 +46,13 @@ def match(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.encode([record.namespace, found.tokens, record.generation], client.protocol)
 
 
-def _ids(client: Client, argument: Argument) -> NDArray[np.uint32]:
+def token_ids(command: str, client: Client, argument: Argument) -> NDArray[np.uint32]:
+    """Token ids, 32 bits each, little-endian. Raises `CommandError`."""
     data, limit = blob(argument), client.service.limits.block_hashes
     if len(data) % TOKEN_BYTES:
-        raise CommandError("ERR", f"{MATCH}: {len(data)} bytes of tokens are no multiple of {TOKEN_BYTES}")
+        raise CommandError("ERR", f"{command}: {len(data)} bytes of tokens are no multiple of {TOKEN_BYTES}")
     if len(data) // TOKEN_BYTES > limit:
-        raise CommandError("ERR", f"{MATCH}: {len(data) // TOKEN_BYTES} tokens (limit {limit})")
+        raise CommandError("ERR", f"{command}: {len(data) // TOKEN_BYTES} tokens (limit {limit})")
     return np.frombuffer(data, "<u4")
 
 

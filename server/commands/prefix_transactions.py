@@ -16,7 +16,7 @@ from ..clients import Client
 from ..dispatch import Handler
 from ..manifests import checked_manifest
 from ..preparing import unknown
-from .prefix import K_SUFFIX, checked_name, model_digest, prefill_us, same_for_all, two_sides
+from .prefix import checked_name, model_digest, prefill_us, same_for_all, two_sides
 
 BEGIN = "KV.PREFIX.BEGIN"
 LEASE_MS = 60_000
@@ -127,7 +127,7 @@ def publish(client: Client, args: Sequence[Argument]) -> bytes:
         return receipt_reply(receipt)
     receipt = client.preparations.live(txn).transaction.publish()
     client.preparations.remove(txn)
-    client.service.notices.changed(receipt.namespace + K_SUFFIX)
+    client.service.notices.published(receipt.namespace)
     return receipt_reply(receipt)
 
 

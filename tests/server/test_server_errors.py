@@ -30,6 +30,9 @@ TEXTS = [
         "OOM command not allowed when used memory > 'maxmemory' (10 bytes needed, budget 5).",
     ),
     (storage.NoSpace("page 1"), "OOM no space left for page 1"),
+    (storage.SaveBusy(), "BUSY CMD: another copy is being made"),
+    (storage.SaveExists("a"), "ERR CMD: there is a copy 'a' already"),
+    (storage.DirectoryError("/d", "why"), "ERR CMD failed (data directory /d: why)"),
     (storage.NoHandles(), "BUSY the server may open no more files"),
     (storage.Stale(b"s"), "STALE CMD: the session changed meanwhile"),
     (storage.Quarantined(b"n", "digest"), "QUARANTINED CMD: digest"),
@@ -47,7 +50,7 @@ def test_text(error, text) -> None:
     assert " ".join(describe(error, "CMD")) == text
 
 
-INTERNAL = {"StorageError", "StoreClosed", "DirectoryError", "WriteClosed", "PageGone", "PageCorrupt",
+INTERNAL = {"StorageError", "StoreClosed", "WriteClosed", "PageGone", "PageCorrupt",
             "CatalogCorrupt"}  # fmt: skip
 """What no client causes, or what ends the server's start."""
 

@@ -1,0 +1,129 @@
+"""KV.PREFIX.SAVE, WARM: large work on the disk, beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from pionkv.protocol import reply
+from pionkv.protocol.errors import CommandError
+from pionkv.storage import SessionView, Store, UnknownNamespace, UnknownSession
+
+from ..arguments import Argument, Cursor, blob, integer
+from ..clients import Client
+from ..dispatch import Handler, Slow
+from .prefix import checked_name
+
+SAVE, WARM = "KV.PREFIX.SAVE", "KV.PREFIX.WARM"
+HEADS, HEAD_DIM = 256, 512
+PIECE_ROWS = 2048
+READ_BYTES = 4 << 20
+BAD_PATH = CommandError(
+    "ERR",
+    f"{SAVE}: path must be relative to the data directory (no leading '/', no '..', no control bytes)",
+)
+BAD_SHAPE = CommandError("ERR", f"invalid H/D (1..{HEADS} / 1..{HEAD_DIM})")
+NOT_REGISTERED = CommandError("ERR", f"{WARM} namespace not registered (call KV.PREFIX.REGISTER first)")
+
+
+def save(client: Client, args: Sequence[Argument]) -> bytes | Slow:
+    """KV.PREFIX.SAVE [path]."""
+    if len(args) == 1:
+        client.service.store.sync()
+        return reply.OK
+    cursor = Cursor(args, 1)
+    name = _path(blob(cursor.take()))
+    cursor.end(SAVE)
+    return _save(client.service.store, name)
+
+
+def _path(given: bytes) -> str:
+    try:
+        text = given.decode()
+    except UnicodeDecodeError:
+        raise BAD_PATH from None
+    path = PurePosixPath(text)
+    parts = path.parts
+    hidden = any(part.startswith((".", "~")) for part in parts)
+    if not parts or path.is_absolute() or hidden or not text.isprintable():
+        raise BAD_PATH
+    return str(path)
+
+
+async def _save(store: Store, name: str) -> bytes:
+    copy = store.begin_save(name)
+    try:
+        while not await asyncio.to_thread(copy.link):
+            copy.renew()
+        await asyncio.to_thread(copy.copy)
+    finally:
+        copy.close()
+    return reply.OK
+
+
+def warm(client: Client, args: Sequence[Argument]) -> Slow:
+    """KV.PREFIX.WARM ns [H D [attend_sid]]."""
+    namespace, width = checked_name(client, args[1]), None
+    cursor = Cursor(args, 2)
+    if cursor.left >= 2:
+        heads, dim = integer(cursor.take()), integer(cursor.take())
+        if not (1 <= heads <= HEADS and 1 <= dim <= HEAD_DIM):
+            raise BAD_SHAPE
+        width = heads * dim
+        if cursor:
+            cursor.take()
+    cursor.end(WARM)
+    return _warm(client, namespace, width)
+
+
+async def _warm(client: Client, namespace: bytes, width: int | None) -> bytes:
+    store = client.service.store
+    try:
+        files = store.page_files(namespace)
+        sides = [store.session(namespace + suffix) for suffix in (b"_pk", b"_pv")]
+    except (UnknownNamespace, UnknownSession):
+        raise NOT_REGISTERED from None
+    await asyncio.to_thread(_read_ahead, files)
+    layers = [layer for layer in range(min(len(side.rows) for side in sides)) if _stored(sides, layer)]
+    fitting = [layer for layer in layers if width is None or _width(sides, layer) == {width}]
+    for layer in fitting:
+        for side in sides:
+            await _check_rows(store, side, layer)
+    skipped = len(layers) - len(fitting)
+    return reply.simple(f"{len(fitting)} skipped_dim={skipped}" if skipped else f"{len(fitting)}")
+
+
+def _stored(sides: Iterable[SessionView], layer: int) -> bool:
+    return all(side.rows[layer] for side in sides)
+
+
+def _width(sides: Iterable[SessionView], layer: int) -> set[int]:
+    return {side.schema.layer(layer).dim for side in sides}
+
+
+async def _check_rows(store: Store, side: SessionView, layer: int) -> None:
+    """Have every digest of a layer checked, a piece at a time: others get their turn in between."""
+    for start in range(0, side.rows[layer], PIECE_ROWS):
+        store.rows(side.sid, layer, start, min(start + PIECE_ROWS, side.rows[layer]))
+        await asyncio.sleep(0)
+
+
+def _read_ahead(files: Iterable[Path]) -> None:
+    """Read files from the disk into the system's memory; one that is gone is left out."""
+    room = bytearray(READ_BYTES)
+    for path in files:
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            position = 0
+            while taken := os.preadv(file, [room], position):
+                position += taken
+        finally:
+            os.close(file)
+
+
+HANDLERS: dict[str, Handler] = {SAVE: save, WARM: warm}
