@@ -8,6 +8,7 @@ replaces them one after the other while the others serve. If the supervisor is k
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
@@ -27,8 +28,8 @@ from .counters import Counters
 from .listening import EXIT_FAILURE, ListenError, Listeners, announce, listen
 from .place import Place
 
-STEADY_SECONDS = 10.0
-"""A worker that lived so long is started again at once."""
+STEADY_SECONDS = 2.0
+"""A worker that accepted connections for so long is started again at once."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 8.0
 KILL_SECONDS = 10.0
 """A worker that does not end within this beyond its time to stop is killed."""
@@ -42,6 +43,7 @@ class Slot:
         number: Which worker.
         lives: Processes that had the place before.
         ready: Set while the process accepts connections.
+        ready_at: Since when it does.
         expected: The process was asked to end.
     """
 
@@ -50,6 +52,7 @@ class Slot:
         self.lives = 0
         self.quick_ends = 0
         self.ready = asyncio.Event()
+        self.ready_at = math.inf
         self.expected = False
         self.process: Process | None = None
         self.control: Control | None = None
@@ -60,7 +63,7 @@ class Slot:
             self.control.send(kind, *items)
 
     def pause(self, lived: float) -> float:
-        """Seconds to wait before the next process, after one that lived so long."""
+        """Seconds to wait before the next process, after one that accepted connections for so long."""
         self.quick_ends = 0 if lived >= STEADY_SECONDS or self.expected else self.quick_ends + 1
         if self.quick_ends <= 1:
             return 0.0
@@ -153,7 +156,7 @@ class Supervisor:
     async def _keep(self, slot: Slot) -> None:
         """Have a process in a slot until the server stops."""
         while not self._stop.is_set():
-            begun = time.monotonic()
+            slot.ready_at = math.inf
             try:
                 code = await self._live(slot)
             except OSError as error:
@@ -165,7 +168,7 @@ class Supervisor:
                 self._failed = True
                 self._stop.set()
                 return
-            await self._pause(slot, code, time.monotonic() - begun)
+            await self._pause(slot, code, max(0.0, time.monotonic() - slot.ready_at))
 
     async def _pause(self, slot: Slot, code: int, lived: float) -> None:
         pause = slot.pause(lived)
@@ -209,6 +212,7 @@ class Supervisor:
         """Hear a worker until its end of the channel is closed."""
         while (message := await control.receive()) is not None:
             if message[0] == channel.READY:
+                slot.ready_at = time.monotonic()
                 slot.ready.set()
             elif message[0] == channel.STOP:
                 logs.logger().info("a client asks to stop", worker=slot.number)

@@ -85,11 +85,15 @@ class Checkpointer:
             self._thread = threading.Thread(target=self._flush_in_thread, name="pionkv-sync")
             self._thread.start()
 
-    def run(self) -> None:
-        """Make a checkpoint of everything committed before the call, and wait for it."""
+    def settle(self) -> None:
+        """End the checkpoint that is being made, if one is, and with it the turn of this process."""
         if self._thread is not None:
             self._thread.join()
             self._end_thread()
+
+    def run(self) -> None:
+        """Make a checkpoint of everything committed before the call, and wait for it."""
+        self.settle()
         if self._is_due() and self._try_begin(fcntl.LOCK_EX):
             try:
                 self._flush()
@@ -100,9 +104,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """Let the pin go; the last checkpoint then holds only until the next write."""
-        if self._thread is not None:
-            self._thread.join()
-            self._end_thread()
+        self.settle()
         self._unpin()
         os.close(self._lock)
 

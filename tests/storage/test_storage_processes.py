@@ -1,6 +1,7 @@
 """Several processes on one directory, and processes that die at any moment."""
 
 import contextlib
+import fcntl
 import random
 
 import pytest
@@ -158,3 +159,18 @@ def check_prefix():
                 assert driver.get(name + side, layer, 0, count) == pattern(name, layer, count)
 
     return check
+
+
+def test_a_process_that_has_its_turn_at_checkpoints_does_not_wait_for_another(open_peer, tmp_path):
+    """One closes and waits for its turn; the other, whose turn it is, closes too: both end."""
+    first, second = open_peer(), open_peer()
+    first.call("put", b"s", 0, 0, b"\1" * ROW)
+    first.call("tick")
+    second.call("put", b"s", 0, 1, b"\2" * ROW)
+    second.process.stdin.close()
+    with (tmp_path / "data" / "opening").open() as opening, contextlib.suppress(BlockingIOError):
+        while second.process.poll() is None:
+            fcntl.flock(opening, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opening, fcntl.LOCK_UN)
+    first.process.stdin.close()
+    assert [peer.process.wait(60) for peer in (first, second)] == [0, 0]
