@@ -375,3 +375,20 @@ def test_users_and_settings_are_those_of_every_worker_also_of_a_new_one(
     process.restart()
     assert str(connect(0, "new")).startswith("WRONGPASS")
     assert connect(1, "old").command("ACL", "USERS") == [b"default", b"eve"]
+
+
+def test_no_command_takes_a_name_that_the_rules_do_not_see() -> None:
+    """Every parameter that is a name is a `key`, in a key position or behind a word of its own."""
+
+    def walk(parameters: Any, behind: bool = False) -> Any:
+        for parameter in parameters:
+            yield parameter, behind or bool(parameter.token)
+            yield from walk(parameter.parts, behind or bool(parameter.token))
+
+    named = {"namespace", "session", "child", "parent", "key", "k-session", "v-session", "newkey", "destination"}
+    for spec in COMMANDS.values():
+        for parameter, behind in walk(spec.parameters):
+            if parameter.name in named and parameter.kind not in ("block", "oneof"):
+                assert parameter.kind == "key", spec.name
+            if parameter.kind == "key" and not behind:
+                assert spec.first_key > 0, spec.name
