@@ -39,6 +39,13 @@ class Taken(NamedTuple):
     error: CommandError | None
 
 
+LINGER_SECONDS = 2.0
+LINGER_BYTES = 64 << 20
+"""How long and how much a peer may go on to send after an error that ends its connection."""
+DRAIN = memoryview(bytearray(1 << 16))
+"""Where that goes; its content is nobody's."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """Drives one `RequestParser` from a transport and runs what it yields."""
 
@@ -62,6 +69,8 @@ class Connection(asyncio.BufferedProtocol):
         """What has to wait until they are answered."""
         self._input_over = False
         self._ended = False
+        self._unheard: int | None = None
+        """Bytes dropped since the connection was dismissed; None before."""
         self.client = Client(
             service.next_client_id(), service, self._out, service.clock(), service.users.default
         )
@@ -79,8 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._service.add(self)
         if self._service.clients() > self._service.settings.max_clients:
             self._service.metrics.rejected_connections += 1
-            self._out.write(reply.error("ERR", "max number of clients reached"))
-            self.end()
+            self._dismiss(reply.error("ERR", "max number of clients reached"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the client; what it was sending leaves no trace."""
@@ -94,10 +102,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go: the parser's buffer, or straight to where a large argument belongs."""
-        return self._parser.get_buffer()
+        return self._parser.get_buffer() if self._unheard is None else DRAIN
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
+        if self._unheard is not None:
+            self._unheard += nbytes
+            if self._unheard > LINGER_BYTES:
+                self.abort()
+            return
         self._service.metrics.bytes_read += nbytes
         self.client.last_active = self._service.clock()
         self._parser.received(nbytes)
@@ -169,6 +182,23 @@ class Connection(asyncio.BufferedProtocol):
         self.client.closing = True
         self._service.loop.call_soon(self._advance)
 
+    def _dismiss(self, last_words: bytes) -> None:
+        """Close after an error that ends the connection, so that the peer can read it.
+
+        Closing while input is unread would reset the connection, and the error with it. So the sending half
+        is closed, and what still comes is read and dropped, for a while. Nobody counts this client any more.
+        """
+        transport = self._transport
+        if self._ended or transport is None:
+            return
+        self._ended, self._unheard = True, 0
+        self._service.remove(self)
+        self._out.write(last_words)
+        self._out.flush()
+        transport.write_eof()
+        transport.resume_reading()
+        self._service.loop.call_later(LINGER_SECONDS, transport.abort)
+
     def abort(self) -> None:
         """Close at once; unsent replies are lost."""
         self._ended = True
@@ -186,8 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             # What came before it is answered first; the parser tells of the error again.
             if self._settle():
-                self._out.write(reply.protocol_error(error))
-                self.end()
+                self._dismiss(reply.protocol_error(error))
             return
         self._out.flush()
         idle = hungry and not self._receivers

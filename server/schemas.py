@@ -20,14 +20,27 @@ UNIFORM_FORMATS = tuple(
 """Formats that need no more than a dim: the others say per layer where a head or the rotated part ends."""
 
 
-def uniform(command: str, format: str, dim: int) -> Schema:
+def uniform(command: str, clause: str, format: str, dim: int) -> Schema:
     """One spec for every layer.
 
+    Args:
+        command: For error texts.
+        clause: What the command calls the format.
+        format: As it was given.
+        dim: Elements of a row.
+
     Raises:
-        CommandError: The format does not take this dim; the text names both.
+        CommandError: The format is unknown, needs more than a dim, or does not take this one.
     """
+    name = format.lower()
+    if name in FORMATS and name not in UNIFORM_FORMATS:
+        needs = "rope" if name == ROPE_FORMAT else "head"
+        raise CommandError("ERR", f"{command}: {name} requires SCHEMA form with per-layer {needs}=N")
+    if name not in FORMATS:
+        wanted = "|".join(UNIFORM_FORMATS)
+        raise CommandError("ERR", f"{command}: unknown {clause} '{format}' (want {wanted})")
     try:
-        return Schema.uniform(LayerSpec(format, dim))
+        return Schema.uniform(LayerSpec(name, dim))
     except FormatError as error:
         raise CommandError("ERR", f"{command}: {error}") from error
 

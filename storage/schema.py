@@ -78,11 +78,16 @@ class Schema:
 
     @property
     def digest(self) -> int:
-        """FNV-1a/32 over dim (u32), format tag (u8) and rope (u32) of each listed layer, little-endian."""
+        """FNV-1a/32 over dim (u32), format tag (u8) and rope (u32) of each listed layer, little-endian.
+
+        A layer whose format has a head adds its size (u32): those formats are not in the original, whose
+        digests stay as they are.
+        """
         value = _FNV_OFFSET
         for spec in self._specs:
             tag = format_by_name(spec.format).tag
-            for byte in struct.pack("<IBI", spec.dim, tag, spec.rope):
+            head = struct.pack("<I", spec.head_dim) if spec.head_dim else b""
+            for byte in struct.pack("<IBI", spec.dim, tag, spec.rope) + head:
                 value = ((value ^ byte) * _FNV_PRIME) & 0xFFFFFFFF
         return value
 

@@ -63,6 +63,9 @@ def check(user: User, spec: CommandSpec, args: Sequence[Argument]) -> None:
     for name in names(spec, args):
         if not user.sees(name, write=write):
             raise Refused("key", name, NO_KEY)
+    for name in sources(spec, args):
+        if not user.sees(name):
+            raise Refused("key", name, NO_KEY)
     _check_channels(user, spec, args)
 
 
@@ -76,6 +79,10 @@ def names(spec: CommandSpec, args: Sequence[Argument]) -> Iterator[bytes]:
             raise Refused("key", b"", NO_KEY)
         name = bytes(argument)
         yield (namespace_of(name) or name) if spec.name.startswith("V.") else name
+
+
+def sources(spec: CommandSpec, args: Sequence[Argument]) -> Iterator[bytes]:
+    """The names behind a word of their own, such as FROM: they are read, whatever the command does."""
     tokens = _tokens(spec.name)
     for word, argument in zip(args[1:], args[2:], strict=False) if tokens else ():
         if keyword(word) in tokens:

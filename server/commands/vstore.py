@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pionkv.kernels import FORMATS
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import Schema, SessionView
@@ -13,7 +12,7 @@ from ..arguments import Argument, Cursor, blob, integer, keyword, shown, unknown
 from ..clients import Client
 from ..dispatch import Handler
 from ..notices import namespace_of
-from ..schemas import DEFAULT_FORMAT, ROPE_FORMAT, UNIFORM_FORMATS, per_layer, uniform
+from ..schemas import DEFAULT_FORMAT, per_layer, uniform
 
 
 def create(client: Client, args: Sequence[Argument]) -> bytes:
@@ -34,14 +33,7 @@ def _uniform(client: Client, cursor: Cursor) -> Schema:
     format = DEFAULT_FORMAT
     if cursor.left >= 2 and cursor.take_keyword("VQUANT"):
         format = shown(cursor.take()).lower()
-    if format == ROPE_FORMAT:
-        raise CommandError("ERR", f"V.CREATE: {ROPE_FORMAT} requires SCHEMA form with per-layer rope=N")
-    if format in FORMATS and format not in UNIFORM_FORMATS:
-        raise CommandError("ERR", f"V.CREATE: {format} requires SCHEMA form with per-layer head=N")
-    if format not in UNIFORM_FORMATS:
-        wanted = "|".join(UNIFORM_FORMATS)
-        raise CommandError("ERR", f"V.CREATE: unknown VQUANT format '{format}' (want {wanted})")
-    return uniform("V.CREATE", format, dim)
+    return uniform("V.CREATE", "VQUANT format", format, dim)
 
 
 def _listed(client: Client, cursor: Cursor) -> Schema:

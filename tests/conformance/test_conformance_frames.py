@@ -127,6 +127,24 @@ def test_a_broken_frame_ends_its_own_connection(name, shared_server, wire_class)
         assert other.ok("PING") == b"PONG"
 
 
+@pytest.mark.parametrize("name", ["an inline line without end", "bulk over the limit"])
+def test_the_error_reaches_a_peer_that_has_sent_much_more(name, shared_server, wire_class) -> None:
+    """Closing with unread input would reset the connection, and lose the error."""
+    for _ in range(20):
+        with wire_class(shared_server.port) as wire:
+            wire.send(BROKEN[name][0] + b"x" * (8 * MIB))
+            assert wire.read_to_close().startswith(b"-ERR Protocol error: ")
+
+
+def test_a_peer_that_sends_on_after_an_error_is_cut_off(shared_server, wire_class) -> None:
+    with wire_class(shared_server.port) as wire, wire_class(shared_server.port) as other:
+        wire.send(b"*1048577\r\n")
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for _ in range(10_000):
+                wire.send(bytes(MIB))
+        assert len(other.ok("CLIENT", "LIST").splitlines()) == 1
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     data=st.lists(st.one_of(st.sampled_from(RESP_NOISE), st.binary(max_size=20)), max_size=30).map(b"".join)

@@ -385,7 +385,17 @@ def test_no_command_takes_a_name_that_the_rules_do_not_see() -> None:
             yield parameter, behind or bool(parameter.token)
             yield from walk(parameter.parts, behind or bool(parameter.token))
 
-    named = {"namespace", "session", "child", "parent", "key", "k-session", "v-session", "newkey", "destination"}
+    named = {
+        "namespace",
+        "session",
+        "child",
+        "parent",
+        "key",
+        "k-session",
+        "v-session",
+        "newkey",
+        "destination",
+    }
     for spec in COMMANDS.values():
         for parameter, behind in walk(spec.parameters):
             if parameter.name in named and parameter.kind not in ("block", "oneof"):

@@ -90,9 +90,16 @@ def test_other_bytes_are_no_schema(encoded):
         Schema.decode(encoded)
 
 
-def test_the_digest_is_fnv1a_over_dim_tag_and_rope():
+def test_the_digest_is_that_of_the_original():
     value = 2166136261
     for dim, tag in ((64, 2), (64, 7)):
         for byte in struct.pack("<IBI", dim, tag, 0):
             value = (value ^ byte) * 16777619 % 2**32
     assert Schema.per_layer([LayerSpec("fp16", 64), LayerSpec("mlx4g32", 64)]).digest == value
+
+
+def test_heads_of_another_size_are_another_digest():
+    def digest(head):
+        return Schema.per_layer([LayerSpec("qserve4", 128, 0, head)]).digest
+
+    assert digest(64) != digest(128)
