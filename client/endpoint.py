@@ -2,6 +2,7 @@
 
 import socket
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 from .deadline import Deadline
 
@@ -28,6 +29,16 @@ class Endpoint:
 
     def __str__(self) -> str:
         return self.unix_socket_path or f"{self.host}:{self.port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine, as far as the address tells."""
+        if self.unix_socket_path is not None or self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     @property
     def greeting(self) -> tuple[tuple[str, ...], ...]:

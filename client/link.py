@@ -11,6 +11,7 @@ from .deadline import Clock, Deadline
 from .endpoint import Endpoint
 from .errors import BadReply, ConnectionLost, NotAsked, NotStored, ServerRefused, Unavailable
 from .lane import Lane, Traffic
+from .local import WORTH_BYTES, unix_twin
 
 T = TypeVar("T")
 Work = Callable[[Lane, Deadline], T]
@@ -32,6 +33,7 @@ class Link:
         silence: float,
         connect: float,
         breaker: Breaker | None = None,
+        prefer_unix: bool = False,
         clock: Clock = time.monotonic,
     ) -> None:
         """Prepare; nothing is connected yet.
@@ -42,6 +44,7 @@ class Link:
             silence: Seconds without a byte after which the server counts as hung.
             connect: Seconds until a new connection must have answered.
             breaker: Decides whether a server that failed is asked again; None asks always.
+            prefer_unix: Whether to change to the server's Unix socket once many bytes have moved.
             clock: Source of the time, in seconds.
         """
         self.endpoint = endpoint
@@ -54,6 +57,7 @@ class Link:
         self._lock = threading.Lock()
         self._lane: Lane | None = None
         self._owner = os.getpid()
+        self._may_change = prefer_unix and endpoint.is_local and endpoint.unix_socket_path is None
 
     def exchange(self, work: Work[T]) -> T:
         """Run `work` on a connection.
@@ -78,12 +82,29 @@ class Link:
                 self._note(failed=False)
                 raise
             self._note(failed=False)
+            self._change_to_unix()
             return result
 
     def close(self) -> None:
         """Close the connection; a later exchange opens another."""
         with self._lock:
             self._drop()
+
+    def _change_to_unix(self) -> None:
+        """Use the server's Unix socket from now on, if it has one; asked once."""
+        lane = self._lane
+        if not self._may_change or lane is None or self.traffic.received + self.traffic.sent < WORTH_BYTES:
+            return
+        self._may_change = False
+        deadline = Deadline(self._connect, self._connect, clock=self._clock)
+        try:
+            found = unix_twin(lane, self.endpoint, deadline, self.traffic)
+        except (Unavailable, BadReply):
+            self._drop()
+            return
+        if found is not None:
+            lane.close()
+            self.endpoint, self._lane = found
 
     def _note(self, *, failed: bool) -> None:
         if self._breaker is None:

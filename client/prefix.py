@@ -16,8 +16,10 @@ from .errors import BadReply, NotStored, ServerRefused
 from .identity import check_tokens
 from .lane import Lane
 from .layout import ModelLayout
+from .mapping import NotMapped, PrefixMap, fill
 from .plan import Attached, Plan
 from .requests import Name
+from .route import Route
 from .rows import Landing, Scratch, landing
 
 BULK_BYTES = 64 * 1024 * 1024
@@ -49,10 +51,20 @@ class Shape:
         return bool(self.layout.state_caches)
 
 
-def restore(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, ids: Sequence[int]) -> list[Any]:
+def restore(
+    lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, ids: Sequence[int], route: Route
+) -> list[Any]:
     """Caches that hold the tokens `ids`, in the model's own element types.
 
     Every array is new, so that a cache may be written to without touching any other.
+
+    Args:
+        lane: The lane.
+        deadline: Bounds all of it.
+        namespace: The prefix.
+        shape: What the caches must look like.
+        ids: The tokens.
+        route: How rows come; what came is counted there.
 
     Raises:
         OtherTokens: The name stands for other tokens.
@@ -61,7 +73,7 @@ def restore(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, ids: 
     """
     tokens = len(ids)
     _check_stored(lane, deadline, namespace, shape, ids)
-    arrays = _rows(lane, deadline, namespace, shape, tokens) if shape.specs else []
+    arrays = _rows(lane, deadline, namespace, shape, tokens, route) if shape.specs else []
     states = _states(lane, deadline, namespace, shape.layout, tokens)
     # What is still to be computed can be computed by the thread that began it only.
     mx.eval(arrays)
@@ -78,7 +90,9 @@ def _cache(keys: Any, values: Any, tokens: int, attached: Attached | None) -> An
     return QuantizedKVCache.from_state((keys, values, tokens, attached.group_size, attached.bits))
 
 
-def _rows(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens: int) -> list[Any]:
+def _rows(
+    lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens: int, route: Route
+) -> list[Any]:
     """The arrays of all layers kept as rows: k0 v0 k1 v1 and so on."""
     scratch = Scratch()
     landings = [
@@ -86,9 +100,38 @@ def _rows(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens:
         for layer, specs in zip(shape.layout.rows, _pairs(shape.specs), strict=True)
         for side, spec in zip((layer.keys, layer.values), specs, strict=True)
     ]
+    if route.maps and _map(lane, deadline, namespace, shape, tokens, landings, route):
+        return [each.array() for each in landings]
     for start, end in runs(0, tokens, max(spec.row_bytes for spec in shape.specs)):
         _fetch(lane, deadline, namespace, shape.specs, landings, start, end)
     return [each.array() for each in landings]
+
+
+def _map(
+    lane: Lane,
+    deadline: Deadline,
+    namespace: Name,
+    shape: Shape,
+    tokens: int,
+    landings: Sequence[Landing],
+    route: Route,
+) -> bool:
+    """Take all rows from the server's files; whether that could be done."""
+    lane.send(("KV.PREFIX.MAP", namespace), deadline)
+    try:
+        found = PrefixMap.parse(lane.receive(deadline))
+        if found is None:
+            raise NotStored("dropped a moment ago")
+        fill(found, shape.specs, landings, 0, tokens)
+    except ServerRefused as error:
+        # It is elsewhere, or does not know the command: it will not learn it.
+        route.maps, route.not_mapped = False, str(error)
+        return False
+    except NotMapped as error:
+        route.not_mapped = str(error)
+        return False
+    route.mapped_bytes += shape.plan.bytes(tokens)
+    return True
 
 
 def _states(lane: Lane, deadline: Deadline, namespace: Name, layout: ModelLayout, tokens: int) -> list[Any]:

@@ -19,6 +19,7 @@ from .lane import Lane
 from .link import Link, Work
 from .requests import Found
 from .reuse import find, name_of, restore_longest
+from .route import LaneName, Route
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class PionPromptCache:
         kv_bits: int | None = None,
         kv_group_size: int = 64,
         publish_after: int = 16,
+        lane: LaneName = "auto",
         unix_socket_path: str | None = None,
         username: str | None = None,
         password: str | None = None,
@@ -96,6 +98,7 @@ class PionPromptCache:
             kv_group_size: Elements that share a scale then, 32 or 64.
             publish_after: A prefix without a name is published when at least so many of its tokens had to be
                 prefilled.
+            lane: How rows come: "auto" chooses the fastest that works; see `route.LaneName`.
             unix_socket_path: Path of the server's Unix socket, used instead of host and port.
             username: User that the password belongs to.
             password: The server's password.
@@ -122,12 +125,14 @@ class PionPromptCache:
         self._stats = Stats()
         self._admission = Admission(admission_threshold)
         endpoint = Endpoint(host, port, unix_socket_path, username, password)
+        self._route = Route.of(lane, endpoint)
         self._link = Link(
             endpoint,
             total=deadline,
             silence=silence,
             connect=connect_timeout,
             breaker=Breaker(clock=clock),
+            prefer_unix=lane in ("auto", "map"),
             clock=clock,
         )
         self._publish_after = publish_after
@@ -207,7 +212,10 @@ class PionPromptCache:
         from .prefix import restore
         from .publish import publish
 
-        restored, miss = self._restore(lambda lane, deadline: restore(lane, deadline, namespace, shape, ids))
+        def work(lane: Lane, deadline: Deadline) -> list[Any]:
+            return restore(lane, deadline, namespace, shape, ids, self._route)
+
+        restored, miss = self._restore(work)
         if restored is not None:
             self._stats.add(tokens_restored=len(ids))
             return restored
@@ -218,15 +226,19 @@ class PionPromptCache:
             return caches
         model = self.model_digest
 
-        def work(lane: Lane, deadline: Deadline) -> int:
+        def store(lane: Lane, deadline: Deadline) -> int:
             return publish(lane, deadline, namespace, shape, caches, ids, round(milliseconds), model)
 
-        self._publish(namespace, work)
+        self._publish(namespace, store)
         return caches
 
     def _by_tokens(self, shape: Shape, ids: list[int], progress: Progress | None) -> list[Any]:
         model = self.model_digest
-        restored, _ = self._restore(lambda lane, deadline: restore_longest(lane, deadline, model, shape, ids))
+
+        def work(lane: Lane, deadline: Deadline) -> tuple[Found, list[Any]]:
+            return restore_longest(lane, deadline, model, shape, ids, self._route)
+
+        restored, _ = self._restore(work)
         parent, caches = (None, None) if restored is None else restored
         done = 0 if parent is None else parent.tokens
         self._stats.add(tokens_restored=done)
@@ -279,7 +291,12 @@ class PionPromptCache:
 
     def stats(self) -> dict[str, int | float | str | None]:
         """Counters, milliseconds, bytes moved, and why the last miss or failed publication came about."""
-        return self._stats.report(self._link.traffic, admission_threshold=self._admission.threshold)
+        return self._stats.report(
+            self._link.traffic,
+            admission_threshold=self._admission.threshold,
+            bytes_mapped=self._route.mapped_bytes,
+            last_not_mapped=self._route.not_mapped,
+        )
 
     def close(self) -> None:
         """Close the connection. The object stays usable and connects again."""

@@ -14,6 +14,7 @@ from .deadline import Deadline
 from .errors import BadReply, NotStored
 from .lane import Lane
 from .requests import Found
+from .route import Route
 
 if TYPE_CHECKING:
     from .prefix import Shape
@@ -35,7 +36,7 @@ def find(lane: Lane, deadline: Deadline, model: str, ids: Sequence[int], *, whol
 
 
 def restore_longest(
-    lane: Lane, deadline: Deadline, model: str, shape: Shape, ids: Sequence[int]
+    lane: Lane, deadline: Deadline, model: str, shape: Shape, ids: Sequence[int], route: Route
 ) -> tuple[Found, list[Any]]:
     """What is stored of the tokens, and caches that hold it.
 
@@ -48,7 +49,7 @@ def restore_longest(
     found = find(lane, deadline, model, ids, whole=shape.whole)
     if found is None:
         raise NotStored(why_not(lane, deadline, model, ids))
-    return found, restore(lane, deadline, found.namespace, shape, ids[: found.tokens])
+    return found, restore(lane, deadline, found.namespace, shape, ids[: found.tokens], route)
 
 
 @dataclass(frozen=True, slots=True)

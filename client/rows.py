@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import KVCache
 from pionkv.kernels import Heads, LayerSpec, unpack
 from pionkv.kernels.formats import Element
 
@@ -24,13 +25,19 @@ class Landing(Protocol):
     """Where the rows of one layer and side go, and the array they become."""
 
     def place(self, start: int, end: int) -> memoryview:
-        """Writable bytes for rows `start` to `end - 1` in their stored format."""
+        """Writable bytes for rows `start` to `end - 1` in their stored format, valid until the next call."""
 
     def landed(self, start: int, end: int) -> None:
         """Say that those rows have been written there."""
 
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
+        """Take those rows from where they are instead."""
+
     def array(self) -> Any:
-        """The whole side, ``[1, heads, tokens, head_dim]`` in the model's element type; three if packed."""
+        """The whole side, ``[1, heads, tokens or more, head_dim]`` in the model's element type.
+
+        Three of them where rows stay packed.
+        """
 
 
 def landing(
@@ -38,14 +45,20 @@ def landing(
 ) -> Landing:
     """A landing of the kind that the format needs."""
     if attached is not None:
-        return _Attached(side, spec, tokens, attached)
+        return _Attached(side, spec, tokens, attached, scratch)
     if spec.verbatim_element is None:
         return _Packed(side, spec, tokens, scratch)
-    return _Verbatim(side, spec.verbatim_element, tokens)
+    return _Verbatim(side, spec, tokens, spec.verbatim_element, scratch)
+
+
+def room(tokens: int) -> int:
+    """Rows that an array for so many tokens has: mlx-lm's caches grow in steps, and copy everything then."""
+    step = int(KVCache.step)
+    return (tokens // step + 1) * step
 
 
 class Scratch:
-    """Memory for rows that still have to be unpacked, used again and again: touched pages are fast."""
+    """Memory for rows on their way, used again and again: touched pages are fast."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
@@ -57,73 +70,90 @@ class Scratch:
         return self._bytes.data[:length]
 
 
-class _Verbatim:
-    """Elements are stored as they are: they are received straight into the array's memory."""
+class _Scratched:
+    """Rows are received into scratch memory and taken from there."""
 
-    def __init__(self, side: SideLayout, stored: Element, tokens: int) -> None:
-        self._side = side
-        self._stored = stored
-        self._row = side.dim * stored.itemsize
-        # Zeroes are written, so that the memory is the array's own and its pages have been touched.
-        self._rows = mx.zeros((tokens, side.heads, side.head_dim), _SHOWN[stored])
-        mx.eval(self._rows)
-        self._bytes = _memory(self._rows)
-
-    def place(self, start: int, end: int) -> memoryview:
-        return self._bytes[start * self._row : end * self._row]
-
-    def landed(self, start: int, end: int) -> None:
-        pass
-
-    def array(self) -> mx.array:
-        rows = self._rows.view(DTYPES[self._stored])
-        if self._stored is not self._side.element:
-            rows = rows.astype(DTYPES[self._side.element])
-        # A view with other strides: the cache copies its buffer at the first token anyway, to let it grow.
-        return rows.transpose(1, 0, 2)[None]
-
-
-class _Packed:
-    """Elements are coded: they are received into scratch memory and unpacked into the array's memory."""
-
-    def __init__(self, side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch) -> None:
-        self._side = side
+    def __init__(self, spec: LayerSpec, scratch: Scratch) -> None:
         self._spec = spec
-        self._tokens = tokens
         self._scratch = scratch
         self._arrived = memoryview(b"")
-        self._target = mx.zeros((1, side.heads, tokens, side.head_dim), _SHOWN[side.element])
-        mx.eval(self._target)
-        self._bytes = _memory(self._target)
 
     def place(self, start: int, end: int) -> memoryview:
         self._arrived = self._scratch.take((end - start) * self._spec.row_bytes)
         return self._arrived
 
     def landed(self, start: int, end: int) -> None:
-        side = self._side
-        first = start * side.head_dim * side.element.itemsize
-        heads = Heads(side.heads, self._tokens * side.head_dim, side.head_dim)
-        unpack(self._spec, self._arrived, end - start, side.element, self._bytes[first:], layout=heads)
+        self.fill(start, end, self._arrived)
+
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
+        raise NotImplementedError
+
+
+def _target(side: SideLayout, tokens: int, element: Element) -> tuple[mx.array, memoryview]:
+    """An array of zeros with room to grow, and its bytes."""
+    # Zeros are written, so that the memory is the array's own and its pages have been touched.
+    array = mx.zeros((1, side.heads, room(tokens), side.head_dim), _SHOWN[element])
+    mx.eval(array)
+    return array, _memory(array)
+
+
+class _Verbatim(_Scratched):
+    """Elements are stored as they are."""
+
+    def __init__(
+        self, side: SideLayout, spec: LayerSpec, tokens: int, stored: Element, scratch: Scratch
+    ) -> None:
+        super().__init__(spec, scratch)
+        self._side = side
+        self._stored = stored
+        self._dtype = np.dtype(f"u{stored.itemsize}")
+        self._array, memory = _target(side, tokens, stored)
+        self._heads = np.frombuffer(memory, self._dtype).reshape(side.heads, -1, side.head_dim)
+
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
+        shape = (end - start, self._side.heads, self._side.head_dim)
+        source = np.frombuffer(rows, self._dtype).reshape(shape)
+        for head, target in enumerate(self._heads):
+            target[start:end] = source[:, head]
 
     def array(self) -> mx.array:
-        return self._target.view(DTYPES[self._side.element])
+        array = self._array.view(DTYPES[self._stored])
+        if self._stored is not self._side.element:
+            array = array.astype(DTYPES[self._side.element])
+        return array
 
 
-class _Attached:
-    """Elements stay coded: rows are received as they are and cut into codes, scales and biases."""
+class _Packed(_Scratched):
+    """Elements are coded: they are unpacked into the array's memory."""
 
-    def __init__(self, side: SideLayout, spec: LayerSpec, tokens: int, attached: Attached) -> None:
+    def __init__(self, side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch) -> None:
+        super().__init__(spec, scratch)
         self._side = side
-        self._row = spec.row_bytes
+        self._layout = Heads(side.heads, room(tokens) * side.head_dim, side.head_dim)
+        self._array, self._bytes = _target(side, tokens, side.element)
+
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
+        element = self._side.element
+        target = self._bytes[start * self._side.head_dim * element.itemsize :]
+        unpack(self._spec, rows, end - start, element, target, layout=self._layout)
+
+    def array(self) -> mx.array:
+        return self._array.view(DTYPES[self._side.element])
+
+
+class _Attached(_Scratched):
+    """Elements stay coded: rows are cut into codes, scales and biases."""
+
+    def __init__(
+        self, side: SideLayout, spec: LayerSpec, tokens: int, attached: Attached, scratch: Scratch
+    ) -> None:
+        super().__init__(spec, scratch)
+        self._side = side
         self._attached = attached
         self._rows = np.empty((tokens, spec.row_bytes), np.uint8)
 
-    def place(self, start: int, end: int) -> memoryview:
-        return self._rows[start:end].data.cast("B")
-
-    def landed(self, start: int, end: int) -> None:
-        pass
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
+        self._rows[start:end] = np.frombuffer(rows, np.uint8).reshape(end - start, -1)
 
     def array(self) -> tuple[mx.array, ...]:
         element = DTYPES[self._side.element]

@@ -75,7 +75,7 @@ class Stats:
         if not isinstance(error, NotStored):
             self.add(errors=1)
 
-    def report(self, traffic: Traffic, **more: int) -> dict[str, int | float | str | None]:
+    def report(self, traffic: Traffic, **more: int | str | None) -> dict[str, int | float | str | None]:
         """Everything as a flat dict, with the hit rate and the bytes moved."""
         asked = self.hits + self.misses
         rate = self.hits / asked if asked else 0.0

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from .spec import CommandSpec, after, integer, optional, string, word
+from .spec import CommandSpec, after, integer, key, optional, string, word
 
 REUSE_COMMANDS = (
+    CommandSpec(
+        name="KV.PREFIX.MAP",
+        summary="Where a prefix's rows lie in page files, for a client on this machine that maps them.",
+        group="prefix",
+        reply="Generation, rows, an array of files (each path, device, inode, time of the last change in "
+        "ns), and for each layer and side an array: layer, side (0 K, 1 V), format, dim, rope, head, then "
+        "for each run of rows the number of its file, its offset there and its rows. Null when there are "
+        "no rows that can be restored. The bytes were checked and stay as they are; a file may be removed "
+        "at any time, and one that is open stays whole.",
+        parameters=(key("namespace"),),
+        flags=("readonly",),
+        categories=("kv", "read", "slow"),
+        keys=(1, 1, 1),
+        complexity="O(L), L = layers; the first time O(B), B = bytes",
+        usage="ns_key",
+    ),
     CommandSpec(
         name="KV.PREFIX.MATCH",
         summary="Finds the longest stored prefix of some tokens, under the model that it was computed with.",

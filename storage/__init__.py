@@ -40,7 +40,7 @@ from .manifests import Admission
 from .namespaces import SessionView
 from .options import Durability, StoreOptions
 from .prompts import MODEL_BYTES, Match
-from .read import Location, Rows
+from .read import Location, Mapped, Rows
 from .receipts import Receipt
 from .records import NamespaceRecord
 from .save import Save
@@ -66,6 +66,7 @@ __all__ = [
     "Incomplete",
     "LayerLimit",
     "Location",
+    "Mapped",
     "Match",
     "MODEL_BYTES",
     "NameLimit",

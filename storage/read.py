@@ -12,10 +12,11 @@ from pionkv.kernels.formats import LayerSpec
 from .catalog import Writer
 from .engine import Engine
 from .errors import BadRange, PageCorrupt, PageGone, RowsNotStored, Stale
-from .extents import Extents, slice_rows
+from .extents import Extents, cut, slice_rows
+from .names import sids_of, unit_of_namespace
 from .page import page_path
 from .quarantine import quarantine
-from .records import SessionRecord
+from .records import NamespaceRecord, SessionRecord
 
 T = TypeVar("T")
 Select = Callable[[SessionRecord, int], Extents | None]
@@ -110,6 +111,56 @@ def locate(engine: Engine, sid: bytes, layer: int, start: int, end: int) -> list
         return found or None
 
     return _guarded(engine, (sid,), attempt)
+
+
+class Mapped(NamedTuple):
+    """Where the rows of one layer and side of a prefix lie.
+
+    Attributes:
+        layer: The layer.
+        side: 0 for K, 1 for V.
+        spec: Format and dim of the rows.
+        places: Runs of rows in order.
+    """
+
+    layer: int
+    side: int
+    spec: LayerSpec
+    places: list[Location]
+
+
+def locate_prefix(engine: Engine, namespace: bytes) -> tuple[NamespaceRecord, list[Mapped]] | None:
+    """See `Store.locate_prefix`."""
+    unit = unit_of_namespace(namespace)
+
+    def attempt() -> tuple[NamespaceRecord, list[Mapped]] | None:
+        with engine.catalog.snapshot() as reader:
+            record = reader.namespace(unit)
+            sessions = [reader.session(sid) for sid in sids_of(unit)]
+            if record is None or record.tokens < 1 or engine.is_spent(reader, record):
+                return None
+        found = [
+            _mapped(engine, session, layer, record.tokens)
+            for layer in range(len(sessions[0].rows) if sessions[0] is not None else 0)
+            for session in sessions
+            if session is not None and session.rows_in(layer)
+        ]
+        _lend(engine, {extent[0] for _, extents in found for extent in extents})
+        engine.usage.note(unit, engine.clock())
+        return record, [mapped for mapped, _ in found]
+
+    return _guarded(engine, sids_of(unit), attempt)
+
+
+def _mapped(engine: Engine, session: SessionRecord, layer: int, rows: int) -> tuple[Mapped, Extents]:
+    """One layer's places, its bytes checked, and its extents."""
+    _map_layer(engine, session, layer, _range(0, rows))
+    extents = cut(session.extents_of(layer), rows)
+    places = []
+    for page, row, count in extents:
+        _, low, high = engine.maps.locate(page, layer, session.side, row, count)
+        places.append(Location(Path(page_path(engine.directory.pages, page)), low, high - low))
+    return Mapped(layer, session.side, session.schema.layer(layer), places), extents
 
 
 def _lend(engine: Engine, pages: set[int]) -> None:

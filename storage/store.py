@@ -26,7 +26,7 @@ from .opening import close_engine, open_engine
 from .options import Durability, StoreOptions
 from .prefixes import PrefixCalls
 from .prompts import Match
-from .read import Location, Rows
+from .read import Location, Mapped, Rows
 from .records import NamespaceRecord
 from .save import Save
 from .schema import Schema
@@ -282,6 +282,13 @@ class Store(PrefixCalls):
         as it is.
         """
         return read.locate(self._engine, sid, layer, start, end)
+
+    def locate_prefix(self, namespace: bytes) -> tuple[NamespaceRecord, list[Mapped]] | None:
+        """Where all rows of a prefix lie, for a client that maps them itself; None if it has none to restore.
+
+        All as of one moment, checked as `rows`. Of a namespace without rows there is nothing to map.
+        """
+        return read.locate_prefix(self._engine, namespace)
 
     def rows_by_id(self, sid: bytes, layer: int, ids: Sequence[int], at: int | None = None) -> Rows | None:
         """Rows in the order asked, which may repeat; None when the layer holds none. Raises as `rows`."""

@@ -1,22 +1,25 @@
-"""KV.PREFIX.MATCH, MODELS: the longest stored prefix of some tokens."""
+"""KV.PREFIX.MATCH, MODELS, MAP: the longest stored prefix of some tokens, and where its rows are."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import Match
+from pionkv.storage import Mapped, Match
 
 from ..arguments import Argument, Cursor, blob, integer_within
 from ..clients import Client
 from ..dispatch import Handler
-from .prefix import model_digest
+from .prefix import K_SUFFIX, checked_name, model_digest
+from .vfetch import credit_restore
 
-MATCH = "KV.PREFIX.MATCH"
+MATCH, MAP = "KV.PREFIX.MATCH", "KV.PREFIX.MAP"
 TOKEN_BYTES = 4
 
 
@@ -87,4 +90,50 @@ def models(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.encode([item for pair in sorted(found.items()) for item in pair], client.protocol)
 
 
-HANDLERS: dict[str, Handler] = {MATCH: match, "KV.PREFIX.MODELS": models}
+def locate(client: Client, args: Sequence[Argument]) -> bytes:
+    """KV.PREFIX.MAP ns: generation, rows, files, and for each layer and side where its rows are in them."""
+    if not client.same_machine:
+        raise CommandError("ERR", f"{MAP} serves clients on this machine only; use V.FETCHALL")
+    namespace = checked_name(client, args[1])
+    located = client.service.store.locate_prefix(namespace)
+    if located is None:
+        return reply.null(client.protocol)
+    record, found = located
+    files = {place.path: None for mapped in found for place in mapped.places}
+    numbers = {path: number for number, path in enumerate(files)}
+    layers = [_layer(mapped, numbers) for mapped in found]
+    _credit(client, found, record.tokens)
+    credit_restore(client, namespace + K_SUFFIX, range(client.service.limits.layers))
+    described = [_file(path) for path in files]
+    return reply.encode([record.generation, record.tokens, described, layers], client.protocol)
+
+
+def _file(path: Path) -> list[bytes | int]:
+    """A file, and what tells it from another one that a client may see under the same path."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise CommandError("STALE", f"{MAP}: the namespace changed meanwhile") from error
+    return [os.fsencode(path), found.st_dev, found.st_ino, found.st_mtime_ns]
+
+
+def _layer(mapped: Mapped, numbers: dict[Path, int]) -> list[object]:
+    spec = mapped.spec
+    places = [
+        number
+        for place in mapped.places
+        for number in (numbers[place.path], place.offset, place.nbytes // spec.row_bytes)
+    ]
+    return [mapped.layer, mapped.side, spec.format, spec.dim, spec.rope, spec.head_dim, *places]
+
+
+def _credit(client: Client, found: Sequence[Mapped], rows: int) -> None:
+    """Rows that are mapped count as served."""
+    for mapped in found:
+        count = rows * mapped.spec.row_bytes
+        client.service.metrics.rows_fetched += rows
+        client.service.metrics.rows_out[mapped.spec.format] += count
+        client.service.receipt.totals.bytes += count
+
+
+HANDLERS: dict[str, Handler] = {MAP: locate, MATCH: match, "KV.PREFIX.MODELS": models}

@@ -38,7 +38,7 @@ def said(model: Any, caches: list[Any]) -> bytes:
 
 
 def cache_at(port: int, model: Any, **options: Any) -> PionPromptCache:
-    options = {"deadline": DEADLINE, "silence": SILENCE, "connect_timeout": CONNECT, **options}
+    options = {"deadline": DEADLINE, "silence": SILENCE, "connect_timeout": CONNECT, "lane": "tcp", **options}
     return PionPromptCache(model, port=port, **options)
 
 

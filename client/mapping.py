@@ -1,0 +1,203 @@
+"""The map lane: a server on this machine says where rows lie in its files, and they are taken from there.
+
+Nothing that a server says here is trusted to be about the same files: a path may mean another file in a
+container, or on the other end of a tunnel. A file counts when device, inode, time of change and page number
+are those that were told. Rows that were told do not change, so nothing has to be asked afterwards.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pionkv.kernels import LayerSpec
+
+from .errors import BadReply, NotStored, StoreError
+from .rows import Landing
+
+_MAGIC = b"PIONPAGE"
+_VERSION = 1
+_HEADER = struct.Struct("<8sIIQ")
+
+
+class NotMapped(StoreError):
+    """A file cannot be used from here; the text says why. The rows have to come over the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A page file as the server sees it.
+
+    Attributes:
+        path: Where it is.
+        identity: Device, inode, and time of the last change in ns.
+    """
+
+    path: bytes
+    identity: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The rows of one layer and side.
+
+    Attributes:
+        layer: The layer.
+        side: 0 for K, 1 for V.
+        spec: Format and dim.
+        places: Runs of rows in order: file, offset, rows.
+    """
+
+    layer: int
+    side: int
+    spec: LayerSpec
+    places: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMap:
+    """What `KV.PREFIX.MAP` answers.
+
+    Attributes:
+        generation: The prefix's generation.
+        rows: Rows of each layer and side.
+        files: The files that hold them.
+        sides: k0 v0 k1 v1 and so on.
+    """
+
+    generation: int
+    rows: int
+    files: tuple[File, ...]
+    sides: tuple[Side, ...]
+
+    @classmethod
+    def parse(cls, reply: object) -> PrefixMap | None:
+        """Read the reply; None when nothing is stored.
+
+        Raises:
+            BadReply: It is no such reply.
+        """
+        if reply is None:
+            return None
+        try:
+            generation, rows, files, sides = _four(reply)
+            return cls(
+                int(generation),
+                int(rows),
+                tuple(File(bytes(path), (int(a), int(b), int(c))) for path, a, b, c in files),
+                tuple(_side(side) for side in sides),
+            )
+        except (TypeError, ValueError) as error:
+            raise BadReply("KV.PREFIX.MAP answered something else") from error
+
+
+def _four(reply: object) -> list[Any]:
+    if not isinstance(reply, list) or len(reply) != 4:
+        raise ValueError(reply)
+    return reply
+
+
+def _side(told: Sequence[object]) -> Side:
+    layer, side, name, dim, rope, head, *places = told
+    if not isinstance(name, bytes) or len(places) % 3:
+        raise ValueError(told)
+    numbers = [int(number) for number in (layer, side, dim, rope, head, *places)]  # type: ignore[call-overload]
+    spec = LayerSpec(name.decode(), *numbers[2:5])
+    runs = numbers[5:]
+    return Side(numbers[0], numbers[1], spec, tuple(zip(runs[::3], runs[1::3], runs[2::3], strict=True)))
+
+
+def fill(
+    found: PrefixMap, specs: Sequence[LayerSpec], landings: Sequence[Landing], first: int, tokens: int
+) -> None:
+    """Take rows `first` to `tokens - 1` of every layer and side out of the files.
+
+    Args:
+        found: Where they are.
+        specs: What they must be: k0 v0 k1 v1 and so on.
+        landings: Where they go, in the same order.
+        first: The first row.
+        tokens: One past the last row.
+
+    Raises:
+        NotStored: They are something else.
+        NotMapped: A file is not there, may not be read, or is another one than the server means.
+        BadReply: The places make no sense.
+    """
+    _check(found, specs, tokens)
+    with _Files(found.files) as files:
+        for side, spec, landing in zip(found.sides, specs, landings, strict=True):
+            for number, offset, start, end in _parts(side, first, tokens):
+                length = (end - start) * spec.row_bytes
+                landing.fill(start, end, files.view(number, offset, length))
+
+
+def _check(found: PrefixMap, specs: Sequence[LayerSpec], tokens: int) -> None:
+    if found.rows < tokens:
+        raise NotStored(f"only {found.rows} of {tokens} rows are stored")
+    if tuple(side.spec for side in found.sides) != tuple(specs):
+        raise NotStored("stored in other formats")
+    if [(side.layer, side.side) for side in found.sides] != [divmod(i, 2) for i in range(len(specs))]:
+        raise NotStored("stored with other layers")
+    if any(sum(count for _, _, count in side.places) != found.rows for side in found.sides):
+        raise BadReply("KV.PREFIX.MAP names other rows than it counts")
+
+
+def _parts(side: Side, first: int, tokens: int) -> Iterator[tuple[int, int, int, int]]:
+    """File, offset, first row and end of each run, within rows `first` to `tokens - 1`."""
+    position = 0
+    for number, offset, count in side.places:
+        start, end = max(first, position), min(tokens, position + count)
+        if start < end:
+            yield number, offset + (start - position) * side.spec.row_bytes, start, end
+        position += count
+
+
+class _Files:
+    """Page files, each mapped when it is first needed and let go at the end."""
+
+    def __init__(self, files: Sequence[File]) -> None:
+        self._files = files
+        self._maps: dict[int, mmap.mmap] = {}
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Views of them may still be referenced by a traceback; then they go with it.
+        self._maps.clear()
+
+    def view(self, number: int, offset: int, length: int) -> memoryview:
+        """Bytes of a file."""
+        if not 0 <= number < len(self._files):
+            raise BadReply(f"file {number} of {len(self._files)}")
+        found = self._maps.get(number)
+        if found is None:
+            found = self._maps[number] = _map(self._files[number])
+        if not 0 <= offset <= offset + length <= len(found):
+            raise BadReply(f"bytes {offset} to {offset + length} of a page of {len(found)}")
+        return memoryview(found)[offset : offset + length]
+
+
+def _map(file: File) -> mmap.mmap:
+    try:
+        with open(file.path, "rb", buffering=0) as handle:
+            status = os.fstat(handle.fileno())
+            if (status.st_dev, status.st_ino, status.st_mtime_ns) != file.identity:
+                raise NotMapped(f"{os.fsdecode(file.path)} is another file here")
+            found = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise NotMapped(str(error)) from error
+    number = os.path.basename(file.path)
+    if len(found) < _HEADER.size or not _is_page(found, number):
+        raise NotMapped(f"{os.fsdecode(file.path)} is no page file that this client reads")
+    return found
+
+
+def _is_page(found: mmap.mmap, name: bytes) -> bool:
+    magic, version, _, number = _HEADER.unpack_from(found)
+    return magic == _MAGIC and version == _VERSION and b"%016x" % number == name

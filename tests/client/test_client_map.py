@@ -1,0 +1,227 @@
+"""Rows out of the server's files: the same bits, and the connection wherever a file cannot be used."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import redis
+from pionkv.client import PionPromptCache
+from pionkv.client.errors import BadReply, NotStored
+from pionkv.client.mapping import File, NotMapped, PrefixMap, Side, fill
+from pionkv.kernels import LayerSpec
+from pionkv.kernels.formats import FORMATS
+from small_models import MODELS, build
+
+Tiny = Callable[..., Any]
+IDS = [int(token) for token in np.random.default_rng(3).integers(0, 300, 300)]
+CHUNK = 64
+FORMATS_BY_NAME = [name for name, known in FORMATS.items() if known.family != "rope" and known.group <= 64]
+
+
+def cache_for(model: Any, port: int, **options: Any) -> PionPromptCache:
+    return PionPromptCache(model, port=port, prefill_chunk_size=CHUNK, **options)
+
+
+def bits(caches: list[Any]) -> list[bytes]:
+    return [
+        np.array(mx.contiguous(side[:, :, : cache.offset]).view(mx.uint8)).tobytes()
+        for cache in caches
+        for side in (cache.keys, cache.values)
+    ]
+
+
+def moved(cache: PionPromptCache) -> tuple[int, int]:
+    stats = cache.stats()
+    return int(stats["bytes_mapped"] or 0), int(stats["bytes_received"] or 0)
+
+
+@pytest.mark.parametrize("vquant", ["auto", *FORMATS_BY_NAME])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_mapped_rows_have_the_bits_of_received_ones(
+    tiny: Tiny, store_port: int, namespace: str, vquant: str, dtype: str
+) -> None:
+    model = tiny(dtype)
+    cache_for(model, store_port, vquant=vquant).get_or_prefill(IDS, namespace)
+    mapped = cache_for(model, store_port, vquant=vquant)
+    received = cache_for(model, store_port, vquant=vquant, lane="tcp")
+    assert bits(mapped.get_or_prefill(IDS, namespace)) == bits(received.get_or_prefill(IDS, namespace))
+    size = 0 if received._shape is None else received._shape.plan.bytes(len(IDS))
+    assert moved(mapped)[0] == size and moved(mapped)[1] < 10_000
+    assert moved(received)[0] == 0 and moved(received)[1] > size
+
+
+def test_packed_caches_are_mapped_too(store_port: int, namespace: str) -> None:
+    model = build(MODELS["llama"], "float16")
+    cold = cache_for(model, store_port, kv_bits=4).get_or_prefill(IDS, namespace)
+    mapped = cache_for(model, store_port, kv_bits=4)
+    for ours, theirs in zip(mapped.get_or_prefill(IDS, namespace), cold, strict=True):
+        for one, other in zip((*ours.keys, *ours.values), (*theirs.keys, *theirs.values), strict=True):
+            assert mx.array_equal(one, other[..., :300, :])
+    assert moved(mapped)[0] > 0
+
+
+@pytest.mark.parametrize("cuts", [(300,), (100, 300), (1, 64, 150, 300)])
+def test_a_prefix_in_several_pages(
+    tiny: Tiny, store_port: int, namespace: str, cuts: tuple[int, ...]
+) -> None:
+    model, ids = tiny(), [len(cuts), *IDS]
+    for end in cuts:
+        cache_for(model, store_port, publish_after=1).get_or_prefill(ids[:end])
+    mapped, received = cache_for(model, store_port), cache_for(model, store_port, lane="tcp")
+    for length in (1, 64, 100, 299, 300):
+        assert bits(mapped.get_or_prefill(ids[:length])) == bits(received.get_or_prefill(ids[:length]))
+    assert mapped.stats()["misses"] == 0 and moved(mapped)[0] > 0
+
+
+def test_what_was_mapped_is_the_clients_own(tiny: Tiny, store_port: int, namespace: str) -> None:
+    model = tiny()
+    cache_for(model, store_port).get_or_prefill(IDS, namespace)
+    cache = cache_for(model, store_port)
+    first = cache.get_or_prefill(IDS, namespace)
+    expected = bits(first)
+    for each in first:
+        each.trim(200)
+    mx.eval(model(mx.array(IDS[:150])[None], cache=first))
+    assert bits(cache.get_or_prefill(IDS, namespace)) == expected
+
+
+def test_a_file_that_is_gone_before_it_is_opened(
+    tiny: Tiny, start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    model, server = tiny(), start_server()
+    expected = bits(cache_for(model, server.port).get_or_prefill(IDS, "n"))
+    mapped = cache_for(model, server.port)
+    mapped.get_or_prefill(IDS, "n")
+    pages = server.data_dir / "pages"
+    hidden = tmp_path / "hidden"
+    pages.rename(hidden)
+    pages.mkdir()
+    try:
+        assert bits(mapped.get_or_prefill(IDS, "n")) == expected
+    finally:
+        pages.rmdir()
+        hidden.rename(pages)
+    assert bits(mapped.get_or_prefill(IDS, "n")) == expected
+    assert mapped.stats()["hits"] == 3, mapped.stats()
+
+
+def test_another_file_under_the_same_path_is_not_taken(tiny: Tiny, start_server: Callable[..., Any]) -> None:
+    """As in a container: the path is there, and the page number fits, but it is not the server's file."""
+    model, server = tiny(), start_server()
+    expected = bits(cache_for(model, server.port).get_or_prefill(IDS, "n"))
+    (page,) = (server.data_dir / "pages").iterdir()
+    mapped = cache_for(model, server.port)
+    real = os.stat(page)
+    copy = page.with_name("copy")
+    shutil.copy2(page, copy)
+    with copy.open("r+b") as file:
+        file.seek(os.path.getsize(copy) // 2)
+        file.write(b"other")
+    with pytest.raises(NotMapped, match="another file here"):
+        map_one(copy, (real.st_dev, real.st_ino, real.st_mtime_ns))
+    with pytest.raises(NotMapped, match="no page file"):
+        status = os.stat(copy)
+        map_one(copy, (status.st_dev, status.st_ino, status.st_mtime_ns))
+    with pytest.raises(NotMapped, match="No such file"):
+        map_one(page.with_name("gone"), (0, 0, 0))
+    assert bits(mapped.get_or_prefill(IDS, "n")) == expected
+
+
+class Sink:
+    """A landing that notes what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[int, int, bytes]] = []
+
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
+        self.got.append((start, end, bytes(rows)))
+
+
+def map_one(path: Path, identity: tuple[int, int, int], offset: int = 0) -> None:
+    spec = LayerSpec("fp16", 4)
+    sides = tuple(Side(0, side, spec, ((0, offset, 2),)) for side in (0, 1))
+    found = PrefixMap(1, 2, (File(os.fsencode(path), identity),), sides)
+    fill(found, (spec, spec), (Sink(), Sink()), 0, 2)  # type: ignore[arg-type]
+
+
+def test_only_the_rows_asked_for_are_taken(tmp_path: Path) -> None:
+    page = tmp_path / f"{7:016x}"
+    data = bytes(range(200)) * 10
+    page.write_bytes(b"PIONPAGE" + bytes([1, 0, 0, 0]) + bytes(4) + (7).to_bytes(8, "little") + data)
+    status = page.stat()
+    spec = LayerSpec("fp16", 4)
+    places = ((0, 24, 3), (0, 100, 5), (0, 400, 2))
+    sides = tuple(Side(0, side, spec, places) for side in (0, 1))
+    found = PrefixMap(
+        1, 10, (File(os.fsencode(page), (status.st_dev, status.st_ino, status.st_mtime_ns)),), sides
+    )
+    sinks = (Sink(), Sink())
+    fill(found, (spec, spec), sinks, 2, 9)  # type: ignore[arg-type]
+    whole = page.read_bytes()
+    assert sinks[0].got == [
+        (2, 3, whole[40:48]), (3, 8, whole[100:140]), (8, 9, whole[400:408]),
+    ]  # fmt: skip
+    with pytest.raises(NotStored, match="only 10 of 11"):
+        fill(found, (spec, spec), sinks, 0, 11)  # type: ignore[arg-type]
+    with pytest.raises(NotStored, match="other formats"):
+        fill(found, (spec,), sinks, 0, 10)  # type: ignore[arg-type]
+    with pytest.raises(BadReply, match="bytes 3000 to 3016 of a page"):
+        map_one(page, (status.st_dev, status.st_ino, status.st_mtime_ns), 3000)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"", [], [1, 2, 3], [1, 2, [], [[0, 0, b"fp16"]]], [1, 2, [[b"p", 1]], []], "OK", 5,
+     [1, 2, [], [[0, 0, b"fp16", 4, 0, 0, 1]]]],
+)  # fmt: skip
+def test_nonsense_is_a_bad_reply(reply: object) -> None:
+    with pytest.raises(BadReply):
+        PrefixMap.parse(reply)
+
+
+def test_lanes_are_chosen_by_name(tiny: Tiny) -> None:
+    for lane in ("auto", "map", "tcp"):
+        cache_for(tiny(), 1, lane=lane)
+    with pytest.raises(ValueError, match="lane is 'shm', it must be one of auto, map, unix, tcp"):
+        cache_for(tiny(), 1, lane="shm")
+    with pytest.raises(ValueError, match="needs unix_socket_path"):
+        cache_for(tiny(), 1, lane="unix")
+
+
+def test_a_server_that_refuses_to_map_is_asked_once(tiny: Tiny, start_server: Callable[..., Any]) -> None:
+    server, model = start_server(), tiny()
+    expected = bits(cache_for(model, server.port).get_or_prefill(IDS, "n"))
+    with redis.Redis(port=server.port) as client:
+        client.execute_command("ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", "-kv.prefix.map")
+    cache = cache_for(model, server.port, username="u", password="p")
+    for _ in range(2):
+        assert bits(cache.get_or_prefill(IDS, "n")) == expected
+    stats = cache.stats()
+    assert (stats["hits"], stats["refused"], stats["bytes_mapped"]) == (2, 0, 0)
+    assert str(stats["last_not_mapped"]).startswith("NOPERM")
+    assert not cache._route.maps
+
+
+def test_a_local_servers_unix_socket_is_found(
+    tiny: Tiny, start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "s"
+    server = start_server("--unix-socket", str(path))
+    model = tiny(layers=8)
+    cache = cache_for(model, server.port)
+    ids = IDS * 4
+    expected = bits(cache.get_or_prefill(ids, "n"))
+    assert cache._link.endpoint.unix_socket_path == str(path)
+    assert bits(cache.get_or_prefill(ids, "n")) == expected
+    only_tcp = cache_for(model, server.port, lane="tcp")
+    assert bits(only_tcp.get_or_prefill(ids, "n")) == expected
+    assert only_tcp._link.endpoint.unix_socket_path is None
+    other = start_server("--unix-socket", str(tmp_path / "t"))
+    over_unix = PionPromptCache(model, unix_socket_path=str(path), lane="unix", port=other.port)
+    assert bits(over_unix.get_or_prefill(ids, "n")) == expected
+    assert moved(over_unix)[0] == 0
