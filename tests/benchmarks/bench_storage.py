@@ -10,6 +10,7 @@ import mmap
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from bench_io import Wire
 from harness import Row, Spread, interleaved, rate_row, write_results
 from pionkv.kernels import LayerSpec
 from pionkv.storage import Durability, Schema, Store, StoreOptions
 from pionkv.storage.open_pages import OpenPage
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from server_process import ServerProcess  # noqa: E402
 
 SPEC = LayerSpec("fp16", 1024)
 SCHEMA = Schema.uniform(SPEC)
@@ -265,10 +271,14 @@ def limit_row(work: str, seconds: list[float], limit: float) -> Row:
     return Row(work, "s", spread, target=limit, holds=spread.median <= limit)
 
 
+def sides(name: bytes) -> list[bytes]:
+    return [name + side for side in (b"_pk", b"_pv")]
+
+
 def transitions(folder: Path) -> list[Row]:
     store = Store.open(folder / "moves", OPTIONS)
     data = memoryview(os.urandom(2048 * ROW))
-    rows, times = [], {"fork": [], "truncate": [], "drop": [], "drop of the last owner": []}
+    rows, times = [], {"fork": [], "reorder": [], "truncate": [], "drop": [], "drop of the last owner": []}
     for number in range(15):
         parent, child = b"parent%d" % number, b"child%d" % number
         store.register(parent, SCHEMA, SCHEMA)
@@ -285,6 +295,7 @@ def transitions(folder: Path) -> list[Row]:
         store.commit(writes)
         for name, call in (
             ("fork", lambda p=parent, c=child: store.fork(p, c, 2000)),
+            ("reorder", lambda p=parent, c=child: store.reorder([*sides(p), *sides(c)], [2, 3, 0, 1])),
             ("truncate", lambda p=parent: store.truncate(p, 1000)),
             ("drop", lambda p=parent: store.drop_namespaces([p])),
             ("drop of the last owner", lambda c=child: store.drop_namespaces([c])),
@@ -298,6 +309,54 @@ def transitions(folder: Path) -> list[Row]:
     return rows
 
 
+def publishing(folder: Path) -> list[Row]:
+    """A prefix of 24 MiB over a socket: as a transaction, and layer by layer for everybody to see."""
+    layers, dim, tokens = 16, 192, 2048
+    rng = np.random.default_rng(7)
+    versions = [memoryview(rng.standard_normal(tokens * dim).astype(np.float16)).cast("B") for _ in range(3)]
+    server = ServerProcess(folder / "publishing", "--durability", "none")
+    server.start()
+    try:
+        wire = Wire(("127.0.0.1", server.port), room=MIB)
+        number = iter(range(1 << 20))
+
+        def stored(name: bytes, *options: bytes) -> None:
+            rows = versions[next(number) % 3]
+            for layer in range(layers):
+                for side in (b"_pk", b"_pv"):
+                    place = (name + side, b"%d" % layer, b"0", b"%d" % tokens)
+                    assert wire.call(b"V.STOREBATCH", *place, rows, b"FMT", b"F16", *options) == b"+OK"
+
+        def raw() -> None:
+            name = b"raw%d" % next(number)
+            assert wire.call(b"KV.PREFIX.REGISTER", name, b"%d" % dim, b"fp16") == b"+OK"
+            stored(name)
+            assert wire.call(b"KV.PREFIX.DROP", name) == b":1"
+
+        def transaction() -> None:
+            name = b"txn%d" % next(number)
+            ids = np.arange(tokens, dtype="<u4").tobytes()
+            schema = (b"KV", b"%d" % dim, b"fp16", b"LAYERS", b"%d" % layers)
+            wire.send(b"KV.PREFIX.BEGIN", name, *schema, b"TOKENS", ids)
+            txn = bytes(wire.room[: wire.bulk()])
+            stored(name, b"TXN", txn)
+            assert wire.call(b"KV.PREFIX.PUBLISH", txn) == b"*4"
+            assert bytes(wire.room[: wire.bulk()]) == name
+            assert wire.line()[:1] == b":" and wire.line() == b":%d" % tokens
+            wire.bulk()
+            assert wire.call(b"KV.PREFIX.DROP", name) == b":1"
+
+        seconds = interleaved({"ours": transaction, "raw": raw}, 25)
+    finally:
+        server.stop()
+    size = 2 * layers * dim * 2 * tokens
+    assert size == 24 * MIB
+    work = "BEGIN, 32 V.STOREBATCH TXN, PUBLISH: 24 MiB, 2,048 tokens, over TCP; DROP included"
+    return [
+        rate_row(work, "GB/s", size / 1e9, seconds["ours"], ("REGISTER, 32 V.STOREBATCH", seconds["raw"]))
+    ]
+
+
 def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="pionkv-bench-"))
     try:
@@ -307,6 +366,7 @@ def main() -> None:
             overwrites,
             small_appends_and_reads,
             transitions,
+            publishing,
             start_with_pages,
             lookups_and_start,
         ):
