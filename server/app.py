@@ -149,7 +149,7 @@ class App:
         try:
             self.service.store.tick()
         except (StorageError, OSError) as error:
-            logs.logger().error("housekeeping failed", exc_info=error)
+            logs.logger().error("housekeeping failed", error=str(error))
 
 
 def store_options(settings: Settings, worker: int = 0) -> StoreOptions:

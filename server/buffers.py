@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import mmap
+import os
 import tempfile
 from collections import deque
 from pathlib import Path
+
+from pionkv.storage import NoSpace
+from pionkv.storage.files import FULL
 
 CHUNK_BYTES = 1 << 20
 """Rows are packed and unpacked a chunk at a time; a row is at most 32 KiB, so a chunk holds whole rows."""
@@ -51,7 +55,8 @@ class SpoolPool:
         """A writable buffer of at least `size` bytes of unknown content.
 
         Raises:
-            OSError: The directory's file system refuses.
+            NoSpace: The directory's file system takes no more.
+            OSError: It refuses for another reason.
         """
         fitting = [spool for spool in self._free if spool.nbytes >= size]
         if fitting:
@@ -60,7 +65,16 @@ class SpoolPool:
             self._left_to_keep += spool.nbytes
             return spool
         with tempfile.TemporaryFile(dir=self._directory) as file:
-            file.truncate(max(size, CHUNK_BYTES))
+            room = max(size, CHUNK_BYTES)
+            try:
+                file.truncate(room)
+                if hasattr(os, "posix_fallocate"):
+                    # A full disk is an error here; later, written through the map, it would end the process.
+                    os.posix_fallocate(file.fileno(), 0, room)
+            except OSError as error:
+                if error.errno in FULL:
+                    raise NoSpace("a buffer") from error
+                raise
             return memoryview(mmap.mmap(file.fileno(), 0))
 
     def give(self, spool: memoryview) -> None:

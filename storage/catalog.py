@@ -18,6 +18,7 @@ from .errors import CatalogCorrupt, DirectoryError, NoSpace, StoreClosed
 from .files import FULL
 from .names import key_of
 from .records import Counters, NamespaceRecord, PageRecord, SessionRecord
+from .reserve import Reserve
 from .spares import Freed
 
 T = TypeVar("T")
@@ -261,6 +262,7 @@ class Catalog:
         self._synced = synced
         self._release = release
         self.decoded = DecodedSessions()
+        self.reserve = Reserve(path.parent / "reserve")
         self._open(map_bytes)
 
     @classmethod
@@ -323,9 +325,11 @@ class Catalog:
         while True:
             if self._env is None:
                 raise StoreClosed
+            stored, writer = 0, None
             try:
                 with self._env.begin(write=True) as txn:
                     writer = Writer(self, txn)
+                    stored = writer.totals.bytes
                     result = change(writer)
                     writer.finish()
             except lmdb.MapFullError:
@@ -336,6 +340,8 @@ class Catalog:
                 continue
             except lmdb.Error as error:
                 if _is_full(error):
+                    if writer is not None and writer.totals.bytes < stored and self.reserve.give_up():
+                        continue
                     raise NoSpace("the catalog") from error
                 raise CatalogCorrupt(str(error)) from error
             if writer.freed:

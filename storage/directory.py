@@ -1,11 +1,13 @@
 """The data directory: opened by several processes at once, swept of what the dead left behind.
 
-    lock              held shared by every process that has the directory open, exclusively by one that is
-    alone opening           held by the process that is opening or closing it running           names the
-    boot under which it is open; see recovery.py checkpoint        what a machine crash falls back to; see
-    checkpoint.py writers/<8 hex>   held exclusively by the process that makes pages under this writer
-    number pages/<16 hex>    page files; the upper half of the number is the writer's catalog/          the
-    LMDB environment
+    lock               held shared by every process that has the directory open, alone by one alone
+    opening            held by the process that is opening or closing it
+    running            names the boot under which it is open; see recovery.py
+    checkpoint         what a machine crash falls back to; see checkpoint.py
+    reserve            room for removing on a full disk; see reserve.py
+    writers/<8 hex>    held exclusively by the process that makes pages under this writer number
+    pages/<16 hex>     page files; the upper half of the number is the writer's
+    catalog/           the LMDB environment
 
 A page file that the catalog does not name belongs to a write under way if its writer lives, and to nobody if
 not.

@@ -87,6 +87,7 @@ def _assemble(
         if options.durability is Durability.EVERYSEC:
             checkpoints.run()
         catalog.check_readers()
+        catalog.reserve.take()
     except BaseException:
         checkpoints.close()
         catalog.close()

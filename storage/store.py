@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from . import listing, namespaces, prompts, read, snapshots, states, write
 from .compact import compact
 from .engine import Engine
+from .errors import NoSpace
 from .files import boot_id
 from .filling import commit
 from .gone import Gone
@@ -91,18 +92,31 @@ class Store(PrefixCalls):
     def tick(self) -> None:
         """What is due about once a second; takes milliseconds, syncing goes on in a thread of its own.
 
+        On a full disk the steps that need room fail, and those that make some are done.
+
         Raises:
             NoSpace: The file system takes no more; the next tick tries again.
         """
         engine = self._engine
-        self._flush_usage()
-        namespaces.drop_expired(engine)
-        self.keyspace.sweep()
-        self._drop_freed_maps()
-        self._compact()
-        engine.pages.tick()
+        steps: list[Callable[[], object]] = [
+            self._flush_usage,
+            lambda: namespaces.drop_expired(engine),
+            self.keyspace.sweep,
+            self._drop_freed_maps,
+            self._compact,
+            engine.pages.tick,
+            engine.catalog.reserve.take,
+        ]
         if engine.options.durability is Durability.EVERYSEC:
-            engine.checkpoints.tick()
+            steps.append(engine.checkpoints.tick)
+        refused: NoSpace | None = None
+        for step in steps:
+            try:
+                step()
+            except NoSpace as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def sync(self) -> None:
         """Bring everything committed before the call to the disk, and wait for it."""
