@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 from pionkv.kernels import LayerSpec
-from pionkv.storage import Durability, Schema, StorageError, Store, StoreOptions
+from pionkv.storage import Durability, PrefixPlan, Schema, StorageError, Store, StoreOptions
 from pionkv.storage.keyspace import strings
 
 SCHEMA = Schema.uniform(LayerSpec("fp16", 32))
@@ -70,6 +70,15 @@ class Peer:
     def count(self, name: bytes, times: int) -> None:
         for _ in range(times):
             self.store.keyspace.change(lambda keys: strings.increment(keys, name, 1))
+
+    def transaction(self, namespace: bytes, start: int, count: int) -> None:
+        """Begin one and give it rows of a layer; it stays open."""
+        plan = PrefixPlan(namespace, (SCHEMA, SCHEMA), 2)
+        self.open = self.store.begin_transaction(b"there", plan)
+        with self.open.begin_write(namespace + b"_pk", 0, start, count) as write:
+            while write.next_segment() is not None:
+                pass
+            write.commit()
 
     def rows(self, sid: bytes) -> tuple[int, ...]:
         return self.store.session(sid).rows
