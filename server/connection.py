@@ -7,7 +7,10 @@ or the peer does not read its replies, this connection parses no further and rea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import os
+import socket
 from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import NamedTuple, cast
@@ -198,6 +201,14 @@ class Connection(asyncio.BufferedProtocol):
         transport.write_eof()
         transport.resume_reading()
         self._service.loop.call_later(LINGER_SECONDS, transport.abort)
+
+    def kill(self) -> None:
+        """Close at once, so that the peer can tell when this returns: `abort` alone waits for the loop."""
+        if self._transport is not None and not self._ended:
+            handle = os.dup(self._transport.get_extra_info("socket").fileno())
+            with socket.socket(fileno=handle) as connection, contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self.abort()
 
     def abort(self) -> None:
         """Close at once; unsent replies are lost."""

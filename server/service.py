@@ -145,7 +145,7 @@ class Service:
             return
         for connection in list(self.connections.values()):
             if connection.idle_since < self.clock() - seconds:
-                connection.abort()
+                connection.kill()
 
     def add(self, connection: Connection) -> None:
         """A client has connected."""

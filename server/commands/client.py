@@ -126,7 +126,7 @@ def _kill(client: Client, test: Callable[[Client], bool], *, skip_me: bool) -> i
                 continue
             client.closing = True
         elif test(connection.client):
-            connection.abort()
+            connection.kill()
         else:
             continue
         killed += 1

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "benchmarks")]
@@ -19,7 +20,8 @@ import check_lmcache  # noqa: E402
 import check_redis_clients  # noqa: E402
 import check_stock  # noqa: E402
 import check_tools  # noqa: E402
-from harness import RESULTS, commit, machine  # noqa: E402
+import results  # noqa: E402
+from harness import commit, machine  # noqa: E402
 from outcome import Check, Outcome, run  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
@@ -44,8 +46,11 @@ def main() -> int:
     if unknown := set(wishes.peers) - set(PEERS):
         parser.error(f"no such peer: {', '.join(sorted(unknown))}")
     outcomes = list(run(_checks(wishes.peers or list(PEERS), wishes.long)))
-    _write(outcomes, complete=not wishes.peers, long=wishes.long)
-    print(_table(outcomes))
+    complete = not wishes.peers
+    record = _write(outcomes, complete=complete, long=wishes.long)
+    if complete:
+        results.PAGE.write_text(results.page(record), encoding="utf-8")
+    print(results.table(record["rows"]))
     failed = sum(outcome.passed is False for outcome in outcomes)
     print(f"{sum(outcome.passed is True for outcome in outcomes)} passed, {failed} failed")
     return 1 if failed else 0
@@ -63,7 +68,7 @@ def _checks(names: list[str], long: bool) -> Iterator[Check]:
                 server.close()
 
 
-def _write(outcomes: list[Outcome], *, complete: bool, long: bool) -> None:
+def _write(outcomes: list[Outcome], *, complete: bool, long: bool) -> dict[str, Any]:
     """Only a run of everything becomes the result that the documentation shows."""
     record = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -72,23 +77,11 @@ def _write(outcomes: list[Outcome], *, complete: bool, long: bool) -> None:
         "long": long,
         "rows": [asdict(outcome) for outcome in outcomes],
     }
-    path = (
-        RESULTS / "conformance.json"
-        if complete
-        else HERE.parents[1] / "build" / "conformance" / "latest.json"
-    )
+    path = results.DATA if complete else HERE.parents[1] / "build" / "conformance" / "latest.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"written: {path.relative_to(HERE.parents[1])}", file=sys.stderr)
-
-
-def _table(outcomes: list[Outcome]) -> str:
-    words = {True: "yes", False: "**no**", None: "not here"}
-    lines = ["| peer | check | holds | detail |", "|---|---|---|---|"]
-    for outcome in outcomes:
-        detail = " ".join(outcome.detail.split()).replace("|", "\\|")
-        lines.append(f"| {outcome.peer} | {outcome.check} | {words[outcome.passed]} | {detail[:300]} |")
-    return "\n".join(lines)
+    return record
 
 
 sys.exit(main())

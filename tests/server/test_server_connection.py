@@ -167,3 +167,13 @@ def test_a_socket_left_behind_is_replaced_and_a_live_one_is_not(start_local, tmp
         assert client.recv(7) == b"+PONG\r\n"
     with pytest.raises(AssertionError, match="a server listens here already"):
         start_local(unix_socket=path)
+
+
+def test_who_is_killed_can_tell_before_the_reply(server, wire) -> None:
+    """A client that finds the end before it sends connects anew, as pools do; else its command is lost."""
+    for _ in range(50):
+        victim = server.connect()
+        number = victim.command("CLIENT", "ID")
+        assert wire.command("CLIENT", "KILL", "ID", number) == 1
+        victim.socket.setblocking(False)
+        assert victim.socket.recv(1) == b""
