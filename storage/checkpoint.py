@@ -19,6 +19,7 @@ import fcntl
 import os
 import struct
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -82,8 +83,7 @@ class Checkpointer:
             return
         self._drop_overtaken_pin()
         if self._is_due() and self._try_begin(fcntl.LOCK_EX | fcntl.LOCK_NB):
-            self._thread = threading.Thread(target=self._flush_in_thread, name="pionkv-sync")
-            self._thread.start()
+            self._start_thread()
 
     def settle(self) -> None:
         """End the checkpoint that is being made, if one is, and with it the turn of this process."""
@@ -102,11 +102,51 @@ class Checkpointer:
                 self._raise(error)
             self._finish()
 
+    def steps(self) -> Iterator[Callable[[], None]]:
+        """What `run` does, without blocking: each call that this yields may, and belongs in another thread.
+
+        Raises:
+            NoSpace: The file system takes no more.
+            DirectoryError: It refuses.
+        """
+        wanted = self._committed()
+        while not self._holds(wanted):
+            if self._thread is None and not self._try_begin(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                yield self._await_turn
+                continue
+            if self._thread is None:
+                self._start_thread()
+            thread = self._thread
+            assert thread is not None
+            yield thread.join
+            if self._thread is thread:
+                self._end_thread()
+
     def close(self) -> None:
         """Let the pin go; the last checkpoint then holds only until the next write."""
         self.settle()
         self._unpin()
         os.close(self._lock)
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._flush_in_thread, name="pionkv-sync")
+        self._thread.start()
+
+    def _await_turn(self) -> None:
+        """Until no other process makes a checkpoint; any thread."""
+        with (self._file.parent / _LOCK).open("rb") as turn:
+            fcntl.flock(turn, fcntl.LOCK_SH)
+
+    def _committed(self) -> int:
+        """The last transaction."""
+        with self._catalog.snapshot() as reader:
+            return int(reader.txn.id())
+
+    def _holds(self, transaction: int) -> bool:
+        """Whether a checkpoint has everything up to this transaction."""
+        with self._catalog.snapshot() as reader:
+            number, noted = _status(reader)
+        return number >= transaction or noted == transaction
 
     def _is_due(self) -> bool:
         with self._catalog.snapshot() as reader:

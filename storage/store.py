@@ -122,6 +122,14 @@ class Store(PrefixCalls):
         """Bring everything committed before the call to the disk, and wait for it."""
         self._engine.checkpoints.run()
 
+    def sync_steps(self) -> Iterator[Callable[[], None]]:
+        """The same for who must not wait: calls to be made in another thread, one after the other.
+
+        Raises:
+            NoSpace, DirectoryError: As `sync`.
+        """
+        return self._engine.checkpoints.steps()
+
     def create_session(self, sid: bytes, schema: Schema) -> int:
         """Make a session, or find it when it exists with the same schema; its slot number.
 

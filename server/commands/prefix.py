@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -204,9 +205,10 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
 
 
-def commit(client: Client, args: Sequence[Argument]) -> bytes:
+async def commit(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.COMMIT: everything acknowledged so far is on the disk when this is answered."""
-    client.service.store.sync()
+    for step in client.service.store.sync_steps():
+        await asyncio.to_thread(step)
     return reply.OK
 
 

@@ -14,7 +14,7 @@ from pionkv.storage import SessionView, Store, UnknownNamespace, UnknownSession
 from ..arguments import Argument, Cursor, blob, integer
 from ..clients import Client
 from ..dispatch import Handler, Slow
-from .prefix import checked_name
+from .prefix import checked_name, commit
 
 SAVE, WARM = "KV.PREFIX.SAVE", "KV.PREFIX.WARM"
 HEADS, HEAD_DIM = 256, 512
@@ -31,8 +31,7 @@ NOT_REGISTERED = CommandError("ERR", f"{WARM} namespace not registered (call KV.
 def save(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     """KV.PREFIX.SAVE [path]."""
     if len(args) == 1:
-        client.service.store.sync()
-        return reply.OK
+        return commit(client, args)
     cursor = Cursor(args, 1)
     name = _path(blob(cursor.take()))
     cursor.end(SAVE)

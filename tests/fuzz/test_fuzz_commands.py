@@ -191,12 +191,30 @@ class CommandMachine(RuleBasedStateMachine):
         expected = {f"layer_{layer}_tokens:{count}" for layer, count in lengths.items()}
         assert told == expected | {f"total_tokens:{sum(lengths.values())}"}
 
-    @rule()
-    def lookup(self) -> None:
+    @property
+    def is_hit(self) -> bool:
         keys, values = (self.sessions[side].lengths() if side in self.sessions else {} for side in SIDES)
         rows_agree = bool(keys) and keys == values and len(set(keys.values())) == 1
-        hit = rows_agree or (not keys and not values and bool(self.states))
-        assert self.wire.ok("KV.PREFIX.LOOKUP", PREFIX) == (b"HIT" if hit else b"MISS")
+        return rows_agree or (not keys and not values and bool(self.states))
+
+    @rule()
+    def lookup(self) -> None:
+        assert self.wire.ok("KV.PREFIX.LOOKUP", PREFIX) == (b"HIT" if self.is_hit else b"MISS")
+
+    @rule()
+    def explain(self) -> None:
+        """Why, the rows of the sides, and who is listed: nothing but what there is."""
+        told = self.wire.ok("KV.PREFIX.EXPLAIN", PREFIX)
+        found = dict(zip(told[::2], told[1::2], strict=True))
+        assert found[b"answer"] == (b"HIT" if self.is_hit else b"MISS")
+        there = SIDES[0] in self.sessions or bool(self.states)
+        assert (found[b"reason"] in (b"absent", b"dropped")) == (not there)
+        assert self.wire.ok("KV.PREFIX.LIST") == ([PREFIX.encode()] if there else [])
+        if there:
+            assert found[b"states"] == len(self.states)
+        if SIDES[0] in self.sessions:
+            both = set.intersection(*(set(self.sessions[side].lengths()) for side in SIDES))
+            assert self.wire.ok("KV.PREFIX.WARM", PREFIX) == b"%d" % len(both)
 
     @rule(layer=LAYERS, length=st.sampled_from([1, 100, 70_000]))
     def store_state(self, layer, length) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 
 import numpy as np
 import pytest
 from pionkv.server.schemas import UNIFORM_FORMATS
 from pionkv.storage import Store
+from pionkv.storage.keyspace import strings
 
 DIM = 32
 ROWS = np.random.default_rng(2).standard_normal((5, DIM), np.float32).tobytes()
@@ -119,13 +121,19 @@ def test_sides_of_their_own_schema(wire) -> None:
     assert owner[0] == "0" and 0 < int(owner[1]) < 2**32
 
 
-def test_commit_brings_everything_to_the_disk(wire, monkeypatch) -> None:
-    synced = []
-    sync = Store.sync
-    monkeypatch.setattr(Store, "sync", lambda store: synced.append(sync(store)))
+@pytest.mark.parametrize("command", ["KV.PREFIX.COMMIT", "KV.PREFIX.SAVE"])
+def test_what_was_acknowledged_outlives_the_machine(command, server, wire, tmp_path) -> None:
+    """The directory as it is, opened as after a crash of the machine: the last checkpoint is what counts."""
     wire.command("KV.PREFIX.REGISTER", "n", DIM, "fp16")
-    assert wire.command("KV.PREFIX.COMMIT") == "OK"
-    assert synced == [None]
+    fill(wire, "n")
+    for turn in range(5):
+        wire.command("SET", "turn", turn)
+        assert wire.command(command) == "OK"
+        disk = tmp_path / f"disk{turn}"
+        shutil.copytree(server.settings.data_dir, disk, ignore=shutil.ignore_patterns("lock.mdb"))
+        with Store.open(disk, boot="another") as store:
+            assert store.lookup(b"n") is not None
+            assert store.keyspace.read(lambda keys: bytes(strings.get(keys, b"turn"))) == b"%d" % turn
 
 
 def test_owner(wire) -> None:

@@ -3,10 +3,11 @@
 import itertools
 import random
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
-from pionkv.storage import Durability, StoreOptions
+from pionkv.storage import Durability, Store, StoreOptions
 
 ROW = 64
 BLOCK = 4096
@@ -96,11 +97,26 @@ def test_such_a_mixture_is_fatal_without_the_checkpoint(open_store, open_peer, c
     assert False in outcomes
 
 
-def test_every_checkpoint_moves_what_a_crash_falls_back_to(open_store, crash, tmp_path):
+def by_steps(store):
+    for step in store.sync_steps():
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+
+
+def while_one_is_made(store):
+    """One that began before the last commit does not hold it: another has to follow."""
+    by_steps(store)
+
+
+@pytest.mark.parametrize("sync", [Store.sync, by_steps, while_one_is_made])
+def test_every_checkpoint_moves_what_a_crash_falls_back_to(sync, open_store, crash, tmp_path):
     driver = open_store(boot="first")
     for number in range(1, 8):
+        if sync is while_one_is_made:
+            driver.store.tick()
         store_some(driver, [number])
-        driver.store.sync()
+        sync(driver.store)
         disk = keep_catalog(driver, tmp_path)
     store_some(driver, [50])
     crashed = open_store(name=crash(disk, lambda: random.Random(number).random() < 0.5), boot="second")
