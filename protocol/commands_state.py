@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .spec import CommandSpec, Example, integer, key, optional, string, word
+from .spec import CommandSpec, Example, after, integer, key, optional, string, word
 
 WRITE, READ = ("write", "denyoom"), ("readonly",)
 ONE = (1, 1, 1)
@@ -137,8 +137,13 @@ _SSM = (
         name="SSM.PREFIX.STORE",
         summary="Keeps an opaque state of a recurrent layer with a namespace, in the place of an older one.",
         group="state",
-        reply="OK.",
-        parameters=(key("namespace"), integer("layer"), string("blob")),
+        reply="OK. TXN: nobody sees it before the transaction is published; an error ends the transaction.",
+        parameters=(
+            key("namespace"),
+            integer("layer"),
+            string("blob"),
+            optional(after("TXN", string("txn"))),
+        ),
         flags=WRITE,
         categories=("kv", "write", "slow"),
         keys=ONE,

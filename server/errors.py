@@ -65,6 +65,10 @@ _MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
         "ERR",
         f"{command}: layer {e.layer} has {e.rows} rows already, start is {e.start}",
     ),
+    storage.StateTwice: lambda command, e: (
+        "ERR",
+        f"{command}: the transaction has a state {e.number} already",
+    ),
     storage.BeyondTokens: lambda command, e: ("ERR", f"{command}: {e.rows} rows for {e.tokens} tokens"),
     storage.Incomplete: lambda command, e: (
         "ERR",

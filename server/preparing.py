@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import PrefixPlan, Transaction, TransactionDead
 
+from .arguments import Argument, blob, keyword
+from .errors import describe
+
 if TYPE_CHECKING:
     from .service import Service
+
+
+Answer = Coroutine[Any, Any, "bytes | None"]
+"""What a handler that takes its time returns; see `dispatch.Slow`."""
 
 
 class Preparation:
@@ -39,6 +47,17 @@ class Preparation:
         self._stop_timer()
         self.transaction.abort(reason)
 
+    async def run(self, command: str, store: Callable[[], bytes | Answer]) -> bytes | None:
+        """Store something into it. What fails ends it: it cannot be what its client thinks it is."""
+        try:
+            result = store()
+            answer = result if isinstance(result, bytes) else await result
+        except Exception as error:
+            self.end(describe(error, command)[1])
+            raise
+        self.renew()
+        return answer
+
     def _run_out(self) -> None:
         self.end(f"its lease of {self.lease_ms} ms ran out")
 
@@ -62,9 +81,8 @@ class Preparations:
             StorageError: As `Store.begin_transaction`.
         """
         limit = service.limits.transactions
-        for other in self._found.values():
-            if other.transaction.is_open and other.transaction.plan.namespace == plan.namespace:
-                raise CommandError("ERR", "this connection has a transaction open for the namespace")
+        if self.of_namespace(plan.namespace) is not None:
+            raise CommandError("ERR", "this connection has a transaction open for the namespace")
         if len(self._found) >= limit:
             raise CommandError("ERR", f"{len(self._found)} transactions on this connection (limit {limit})")
         txn = secrets.token_hex(16).encode()
@@ -98,6 +116,23 @@ class Preparations:
                 return found
         return None
 
+    def of_namespace(self, namespace: bytes) -> Preparation | None:
+        """The open transaction of a namespace."""
+        for found in self._found.values():
+            if found.transaction.is_open and found.transaction.plan.namespace == namespace:
+                return found
+        return None
+
+    def refuse_outside(self, command: str, found: Preparation | None) -> None:
+        """What is stored outside a transaction would make it stale: its own client means it to be inside.
+
+        Raises:
+            CommandError: There is one.
+        """
+        if found is not None:
+            text = "this connection has a transaction open for it (name it with TXN)"
+            raise CommandError("ERR", f"{command}: {text}")
+
     def remove(self, txn: bytes) -> None:
         """Forget a transaction that was published or aborted."""
         found = self._found.pop(txn, None)
@@ -108,6 +143,12 @@ class Preparations:
         """The connection has ended."""
         for txn in list(self._found):
             self.remove(txn)
+
+
+def named(args: Sequence[Argument], first: int) -> bytes | None:
+    """What TXN says among the options that begin at `first`."""
+    places = range(first, len(args) - 1, 2)
+    return next((blob(args[place + 1]) for place in places if keyword(args[place]) == "TXN"), None)
 
 
 def unknown() -> CommandError:

@@ -1,5 +1,6 @@
 """Schema, pages, catalog, eviction: where rows live and what is visible."""
 
+from .bases import PrefixPlan
 from .errors import (
     BadOrder,
     BadRange,
@@ -27,6 +28,7 @@ from .errors import (
     SnapshotLimit,
     Stale,
     StaleGeneration,
+    StateTwice,
     StorageError,
     StoreClosed,
     TransactionDead,
@@ -46,9 +48,10 @@ from .records import NamespaceRecord
 from .save import Save
 from .schema import Schema
 from .states import StateWrite
+from .states import fill as fill_state
 from .store import Store
 from .totals import StoreInfo
-from .transactions import PrefixPlan, Transaction
+from .transactions import Transaction
 from .write import Write
 
 __all__ = [
@@ -60,6 +63,7 @@ __all__ = [
     "DirectoryError",
     "Durability",
     "Expired",
+    "fill_state",
     "Gap",
     "Immutable",
     "Incompatible",
@@ -91,6 +95,7 @@ __all__ = [
     "SnapshotLimit",
     "Stale",
     "StaleGeneration",
+    "StateTwice",
     "StateWrite",
     "StorageError",
     "Store",

@@ -167,6 +167,14 @@ class Overlap(StorageError):
         self.start = start
 
 
+class StateTwice(StorageError):
+    """A transaction was given a state of a number of which it has one."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"state {number} was stored already")
+        self.number = number
+
+
 class BeyondTokens(StorageError):
     """A transaction was given more rows, or is based on more, than the tokens it is about."""
 

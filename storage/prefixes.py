@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from . import manifests, namespaces, receipts, transactions
+from .bases import PrefixPlan
 from .engine import Engine
 from .ledger import Count
 from .manifests import Admission
 from .receipts import Receipt
 from .reorder import reorder
-from .transactions import PrefixPlan, Transaction
+from .transactions import Transaction
 from .verify import verify
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from .catalog import Reader, Writer
-from .engine import Engine
 from .names import key_of
 from .records import NamespaceRecord
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 BLOCK = 64
 """Tokens from one boundary to the next."""

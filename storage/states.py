@@ -53,20 +53,37 @@ class StateWrite(PageWrite):
 def begin(engine: Engine, namespace: bytes, number: int, length: int) -> StateWrite:
     """See `Store.begin_state`."""
     engine.check_name(namespace + K_SUFFIX)
-    if not 0 <= number <= MAX_NUMBER or length < 1:
-        raise BadRange(number, number + length)
     unit = unit_of_namespace(namespace)
-    layout = PageLayout(PageKind.STATE, length, {})
     with engine.catalog.snapshot() as reader:
         engine.check_quarantine(reader, unit)
-        stored = reader.counters().bytes
-    engine.reserve(unit, layout.header_bytes + align(length), stored)
-    page = engine.pages.create(unit, layout)
+        engine.check_mutable(reader, unit)
+    page = new_page(engine, unit, number, length)
     try:
         return StateWrite(engine, namespace, page, number, length)
     except BaseException:
         engine.pages.discard(page)
         raise
+
+
+def new_page(engine: Engine, unit: bytes, number: int, length: int) -> OpenPage:
+    """A page for a state, once there is room for it. Raises `BadRange`, `OutOfBudget`, `NoSpace`."""
+    if not 0 <= number <= MAX_NUMBER or length < 1:
+        raise BadRange(number, number + length)
+    layout = PageLayout(PageKind.STATE, length, {})
+    with engine.catalog.snapshot() as reader:
+        stored = reader.counters().bytes
+    engine.reserve(unit, layout.header_bytes + align(length), stored)
+    return engine.pages.create(unit, layout)
+
+
+def fill(write: StateWrite, blob: bytes | bytearray | memoryview) -> None:
+    """Store a state that is in memory already, and commit it."""
+    source = memoryview(blob).cast("B")
+    with write:
+        while (segment := write.next_segment()) is not None:
+            segment[:] = source[: len(segment)]
+            source = source[len(segment) :]
+        write.commit()
 
 
 def get(engine: Engine, namespace: bytes, number: int) -> memoryview | None:

@@ -357,13 +357,7 @@ class Store(PrefixCalls):
 
     def put_state(self, namespace: bytes, number: int, blob: bytes | bytearray | memoryview) -> None:
         """Store a state blob that is in memory already. Raises as `begin_state`."""
-        source = memoryview(blob).cast("B")
-        with self.begin_state(namespace, number, len(source)) as target:
-            position = 0
-            while (segment := target.next_segment()) is not None:
-                segment[:] = source[position : position + len(segment)]
-                position += len(segment)
-            target.commit()
+        states.fill(self.begin_state(namespace, number, len(memoryview(blob).cast("B"))), blob)
 
     def state(self, namespace: bytes, number: int) -> memoryview | None:
         """A state blob, a read-only view that stays valid while it is referenced; None when there is none.

@@ -9,14 +9,13 @@ published.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import xxhash
 
 from . import prompts, receipts
-from .catalog import Reader, Writer
+from .bases import SIDE_NAMES, Base, PrefixPlan, bind
+from .catalog import Writer
 from .engine import Engine
 from .errors import (
     BeyondTokens,
@@ -25,144 +24,30 @@ from .errors import (
     LayerLimit,
     OutOfBudget,
     Overlap,
-    RowsNotStored,
-    SchemaMismatch,
     Stale,
     StaleGeneration,
+    StateTwice,
     TransactionDead,
-    Uneven,
-    UnknownNamespace,
     UnknownSession,
 )
-from .extents import Extents, cut, splice
+from .extents import Extents, splice
 from .files import sync_directory, sync_file
 from .identity import inherit, put_manifest
 from .names import K_SUFFIX, sids_of, unit_of_namespace
-from .open_pages import OpenPage, Tail
+from .open_pages import OpenPage
 from .options import Durability
 from .page import K_SIDE, V_SIDE, PageKind, PageLayout, align
+from .prepared import Place, PreparedState, PreparedWrite
 from .receipts import Receipt
 from .records import NamespaceRecord, SessionRecord
 from .schema import Schema
-from .units import drop_states, drop_unit, open_unit, refresh, replace_session, sessions_of
-from .write import APPEND_REGION_BYTES, Write, check_place
+from .states import new_page
+from .units import drop_states, drop_unit, open_unit, refresh, replace_session
+from .write import APPEND_REGION_BYTES, check_place
 
 SIDES = (K_SIDE, V_SIDE)
-SIDE_NAMES = ("K", "V")
 PRIVATE = b"t"
 """Kind byte of the unit that a transaction's pages are kept under; no unit of the catalog has it."""
-
-Place = tuple[int, int]
-"""Layer and side, which sort as k0 v0 k1 v1 …"""
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixPlan:
-    """What a transaction is to make.
-
-    Attributes:
-        namespace: The prefix.
-        schemas: Those of the K and the V side.
-        layers: How many layers each side will have, all of them with rows.
-        parent: A namespace and how many of its rows to begin with; None for the prefix's own, all of them.
-        tokens: Rows that every layer will have; None for whatever they will have in common.
-        blocks: The block table to set: tokens per block, and the blocks' hashes.
-        model: Digest of the model, by which the tokens of the table are found.
-        manifest: The manifest to set.
-        prefill_us: Measured time the rows took to compute, in microseconds.
-    """
-
-    namespace: bytes
-    schemas: tuple[Schema, Schema]
-    layers: int
-    parent: tuple[bytes, int] | None = None
-    tokens: int | None = None
-    blocks: tuple[int, bytes] | None = None
-    model: bytes = b""
-    manifest: bytes | None = None
-    prefill_us: int | None = None
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of one row of every layer of both sides."""
-        return sum(schema.row_bytes(layer) for schema in self.schemas for layer in range(self.layers))
-
-
-class Base(NamedTuple):
-    """What a transaction adds to.
-
-    Attributes:
-        generation: Of its namespace; 0 when that is not there.
-        spoiled: Whether the namespace is there but has expired, or its bytes failed their check.
-        tokens: Rows of every layer.
-        extents: Where they are: for each side, for each layer.
-        source: The namespace that they come from, None when there are none.
-    """
-
-    generation: int
-    spoiled: bool
-    tokens: int
-    extents: tuple[tuple[Extents, ...], ...]
-    source: NamespaceRecord | None
-
-
-class PreparedWrite(Write):
-    """Rows on their way into a transaction: `commit` makes them part of it, for nobody else to see."""
-
-    def __init__(
-        self,
-        transaction: Transaction,
-        session: SessionRecord,
-        page: OpenPage,
-        layer: int,
-        start: int,
-        count: int,
-    ) -> None:
-        self._transaction = transaction
-        self._place = (layer, session.side)
-        self._prepared = False
-        self.hasher = xxhash.xxh3_64()
-        super().__init__(transaction.engine, session, page, layer, start, count)
-
-    @property
-    def place(self) -> Place:
-        """Layer and side."""
-        return self._place
-
-    def commit(self) -> int:
-        """Add the rows to the transaction; the generation it is bound to.
-
-        Raises:
-            TransactionDead: It has ended meanwhile; the write is aborted.
-            WriteClosed: Not all rows were filled.
-        """
-        if self._transaction.reason:
-            self.abort()
-            raise TransactionDead(self._transaction.reason)
-        self.seal()
-        self._prepared = True
-        # The page is the transaction's own: the next rows may go on with the last piece.
-        self._page.tails[self._region] = self._tail
-        self._transaction.add(self, (self._page.number, self._page_row, self.count))
-        return self._transaction.base.generation
-
-    def abort(self) -> None:
-        """Give everything back, unless the rows are part of the transaction: then they end with it."""
-        if not self._prepared:
-            super().abort()
-
-    def discard(self) -> None:
-        """The transaction has ended."""
-        super().abort()
-
-    def _first_tail(self) -> Tail:
-        """The rows are filled from the first one on, maybe anew."""
-        self.hasher = self._transaction.hashers[self._place].copy()
-        return super()._first_tail()
-
-    def _flush(self) -> None:
-        self.hasher.update(memoryview(self._window)[: self._filling * self._row_bytes])
-        super()._flush()
 
 
 @dataclass
@@ -189,7 +74,8 @@ class Transaction:
     reason: str = ""
     receipt: Receipt | None = None
     _runs: dict[Place, Extents] = field(default_factory=dict)
-    _writes: list[PreparedWrite] = field(default_factory=list)
+    _writes: list[PreparedWrite | PreparedState] = field(default_factory=list)
+    _states: dict[int, PreparedState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._private = PRIVATE + self.id
@@ -246,6 +132,25 @@ class Transaction:
         runs = self._runs.get(write.place, ())
         self._runs[write.place] = splice(runs, sum(extent[2] for extent in runs), run)
         self.hashers[write.place] = write.hasher
+        self._writes.append(write)
+
+    def begin_state(self, number: int, length: int) -> PreparedState:
+        """Begin to write a state blob, which describes the position after the last row.
+
+        Raises:
+            TransactionDead: It has ended.
+            StateTwice: It has a state of this number.
+            BadRange, OutOfBudget, NoSpace: As `Store.begin_state`.
+        """
+        self._require_open()
+        if number in self._states:
+            raise StateTwice(number)
+        page = new_page(self.engine, self._private, number, length)
+        return PreparedState(self, page, number, length)
+
+    def add_state(self, write: PreparedState) -> None:
+        """Take over a state."""
+        self._states[write.number] = write
         self._writes.append(write)
 
     def publish(self) -> Receipt:
@@ -367,6 +272,10 @@ class Transaction:
         drop_states(writer, record)
         if plan.prefill_us is not None:
             record.prefill_us = plan.prefill_us
+        writer.put_namespace(record)
+        for state in self._states.values():
+            state._name_rows(writer)
+        record = open_unit(writer, self._unit, self.engine.clock())
         refresh(writer, record)
         receipt = Receipt(plan.namespace, record.generation, tokens, self._digest())
         receipts.keep(writer, self.id, receipt)
@@ -425,67 +334,3 @@ def begin(engine: Engine, txn: bytes, plan: PrefixPlan) -> Transaction:
         if limit is not None and needed > limit:
             raise OutOfBudget(needed, limit)
     return Transaction(engine, txn, plan, base)
-
-
-def bind(engine: Engine, reader: Reader, plan: PrefixPlan) -> Base:
-    """What a transaction of this plan adds to.
-
-    Raises:
-        UnknownNamespace: There is no such parent.
-        SchemaMismatch: The namespace, or its parent, has another schema or other layers.
-        RowsNotStored: The parent holds fewer rows.
-        Uneven: The layers to go on from do not hold the same rows.
-        Quarantined: The parent's bytes failed their check.
-    """
-    unit = unit_of_namespace(plan.namespace)
-    record = reader.namespace(unit)
-    spoiled = record is not None and engine.is_spent(reader, record)
-    generation = record.generation if record is not None else 0
-    if record is not None and not spoiled:
-        engine.check_mutable(reader, unit)
-        _check_schemas(_sessions(reader, unit), plan)
-    source, tokens = record, record.tokens if record is not None else 0
-    if plan.parent is not None:
-        parent_unit, tokens = unit_of_namespace(plan.parent[0]), plan.parent[1]
-        source = reader.namespace(parent_unit)
-        if source is None or source.has_expired(engine.clock()):
-            raise UnknownNamespace(plan.parent[0])
-        engine.check_quarantine(reader, parent_unit)
-        _check_schemas(_sessions(reader, parent_unit), plan)
-    elif spoiled:
-        source, tokens = None, 0
-    if source is None or not tokens:
-        return Base(generation, spoiled, 0, (((),) * plan.layers,) * 2, source)
-    _check_rows(source, tokens, plan)
-    sessions = sessions_of(reader, source.unit)
-    extents = tuple(_extents(source, session, tokens, plan.layers) for session in sessions)
-    return Base(generation, spoiled, tokens, extents, source)
-
-
-def _sessions(reader: Reader, unit: bytes) -> list[SessionRecord | None]:
-    return [reader.session(sid) for sid in sids_of(unit)]
-
-
-def _check_schemas(sessions: Sequence[SessionRecord | None], plan: PrefixPlan) -> None:
-    for side, session, schema in zip(SIDE_NAMES, sessions, plan.schemas, strict=True):
-        if session is not None and (difference := session.schema.differs(schema)) is not None:
-            field_name, stored, asked = difference
-            raise SchemaMismatch(f"{side} {field_name}", stored, asked)
-
-
-def _check_rows(source: NamespaceRecord, tokens: int, plan: PrefixPlan) -> None:
-    if source.tokens < 0:
-        raise Uneven(source.namespace)
-    if tokens > source.tokens:
-        raise RowsNotStored(0, 0, tokens, source.tokens)
-    if source.layers != plan.layers:
-        raise SchemaMismatch("layers", str(source.layers), str(plan.layers))
-
-
-def _extents(
-    source: NamespaceRecord, session: SessionRecord, tokens: int, layers: int
-) -> tuple[Extents, ...]:
-    found = tuple(cut(session.extents_of(layer), tokens) for layer in range(layers))
-    if not all(found):
-        raise Uneven(source.namespace)
-    return found

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
+from pionkv.storage import StateWrite, Store, Transaction, UnknownNamespace, fill_state
 
-from ..arguments import Argument, Cursor, blob, integer_within
+from ..arguments import Argument, Cursor, blob, integer_within, keyword, unknown_option
 from ..clients import Client
 from ..dispatch import Handler, Opener, Slow
 from ..output import GATHER_BYTES
 from ..packing import StateReceiver
+from ..preparing import named
 from ..receiving import Receiver, Refused
 
 STORE = "SSM.PREFIX.STORE"
@@ -21,16 +23,35 @@ MAX_LAYER = 0xFFFF_FFFF
 
 
 def store(client: Client, args: Sequence[Argument]) -> bytes | Slow:
-    """SSM.PREFIX.STORE ns layer blob."""
-    values = args[BLOB]
+    """SSM.PREFIX.STORE ns layer blob [TXN id]."""
+    txn = named(args, BLOB + 1)
+    if txn is not None:
+        preparation = client.preparations.live(txn)
+        return preparation.run(STORE, lambda: _store_into(preparation.transaction, args))
+    client.preparations.refuse_outside(STORE, client.preparations.of_namespace(blob(args[1])))
+    return _store_into(client.service.store, args)
+
+
+def _store_into(target: Store | Transaction, args: Sequence[Argument]) -> bytes:
+    namespace, layer, values = blob(args[1]), _layer(args[2]), args[BLOB]
+    if len(args) > BLOB + 1 and (len(args) != BLOB + 3 or keyword(args[BLOB + 1]) != "TXN"):
+        unknown_option(STORE, args[BLOB + 1])
+    if isinstance(target, Transaction) and target.plan.namespace != namespace:
+        raise UnknownNamespace(namespace)
     if isinstance(values, Refused) and values.error is not None:
         raise values.error
     if isinstance(values, StateReceiver):
         values.commit()
         return reply.OK
     _check_length(blob(values))
-    client.service.store.put_state(blob(args[1]), _layer(args[2]), blob(values))
+    fill_state(_begin(target, namespace, layer, len(blob(values))), blob(values))
     return reply.OK
+
+
+def _begin(target: Store | Transaction, namespace: bytes, layer: int, length: int) -> StateWrite:
+    if isinstance(target, Store):
+        return target.begin_state(namespace, layer, length)
+    return target.begin_state(layer, length)
 
 
 def _check_length(values: bytes) -> None:
@@ -40,7 +61,10 @@ def _check_length(values: bytes) -> None:
 
 def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver:
     """A large state arrives in its page's segments."""
-    return StateReceiver(client.service.store.begin_state(blob(args[1]), _layer(args[2]), length), length)
+    namespace, layer = blob(args[1]), _layer(args[2])
+    preparation = client.preparations.of_namespace(namespace)
+    target = client.service.store if preparation is None else preparation.transaction
+    return StateReceiver(_begin(target, namespace, layer, length), length)
 
 
 def _layer(argument: Argument) -> int:

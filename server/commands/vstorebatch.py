@@ -15,9 +15,8 @@ from pionkv.storage import Stale, Store, Transaction, Write
 from ..arguments import Argument, Cursor, blob, integer, keyword
 from ..clients import Client
 from ..dispatch import Handler, Opener, Slow
-from ..errors import describe
 from ..packing import Filler, Input, Landing, Packing, Spooling, StoreReceiver, inputs_of_length
-from ..preparing import Preparation
+from ..preparing import named
 from ..receiving import Receiver, Refused
 
 NAME = "V.STOREBATCH"
@@ -26,9 +25,6 @@ BLOB = 5
 
 TWO_BYTES = (Input.F16, Input.BF16)
 UNKNOWN_OPTION = CommandError("ERR", "V.STOREBATCH: unknown option (expected FMT F32|F16|BF16|RAW)")
-IN_TRANSACTION = CommandError(
-    "ERR", "V.STOREBATCH: this connection has a transaction open for the session (name it with TXN)"
-)
 
 Target: TypeAlias = Store | Transaction
 """Where rows go: to everybody, or into a transaction of the connection."""
@@ -64,30 +60,12 @@ class Place:
 
 def storebatch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     """V.STOREBATCH sid layer start count blob [FMT F32|F16|BF16|RAW] [TXN id]."""
-    txn = _transaction(args)
+    txn = named(args, BLOB + 1)
     if txn is not None:
-        return _prepare(client, client.preparations.live(txn), args)
-    if client.preparations.of_session(blob(args[1])) is not None:
-        raise IN_TRANSACTION
+        preparation = client.preparations.live(txn)
+        return preparation.run(NAME, lambda: _store_into(client, args, preparation.transaction))
+    client.preparations.refuse_outside(NAME, client.preparations.of_session(blob(args[1])))
     return _store_into(client, args, client.service.store)
-
-
-def _transaction(args: Sequence[Argument]) -> bytes | None:
-    """What TXN says."""
-    options = range(BLOB + 1, len(args) - 1, 2)
-    return next((blob(args[i + 1]) for i in options if keyword(args[i]) == "TXN"), None)
-
-
-async def _prepare(client: Client, preparation: Preparation, args: Sequence[Argument]) -> bytes | None:
-    """A transaction of which one command failed cannot be what its client thinks it is: it ends."""
-    try:
-        result = _store_into(client, args, preparation.transaction)
-        answer = result if isinstance(result, bytes) else await result
-    except Exception as error:
-        preparation.end(describe(error, NAME)[1])
-        raise
-    preparation.renew()
-    return answer
 
 
 def _store_into(client: Client, args: Sequence[Argument], target: Target) -> bytes | Slow:
@@ -189,7 +167,7 @@ def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver
 def run(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     """Store rows, and tell those who listen when their prefix can be restored."""
     result = storebatch(client, args)
-    if not client.service.channels or _transaction(args) is not None:
+    if not client.service.channels or named(args, BLOB + 1) is not None:
         return result
     if not isinstance(result, bytes):
         return _then_notice(client, blob(args[1]), result)

@@ -88,7 +88,7 @@ def test_keys_are_where_the_key_parameters_are(spec: CommandSpec) -> None:
     expected = (0, 0, 0)
     for place, parameter in enumerate(spec.parameters, len(spec.words)):
         members = parameter.parts if parameter.kind == "block" else (parameter,)
-        if members[0].kind == "key":
+        if members[0].kind == "key" and not parameter.token:
             following = spec.parameters[place - len(spec.words) + 1 :]
             last = -1 - sum(not later.optional for later in following) if parameter.multiple else place
             expected = (expected[0] or place, last, len(members))

@@ -417,6 +417,63 @@ def test_the_manifest_and_the_tokens_come_with_the_rows(wire) -> None:
     assert wire.command("KV.PREFIX.BLOCKS", "n")[8:] == ids.astype("<u8").tobytes()
 
 
+SMALL, LARGE = b"a state", bytes(range(256)) * 9000
+
+
+@pytest.mark.parametrize("state", [SMALL, LARGE], ids=["small", "large"])
+def test_states_become_visible_with_their_rows(state, before, wire, server) -> None:
+    """R1, R3: those of the predecessor go, since they are of another position."""
+    other = server.connect()
+    assert other.command("SSM.PREFIX.STORE", "n", 0, b"old") == "OK"
+    assert other.command("SSM.PREFIX.STORE", "n", 1, b"old") == "OK"
+    txn = begin(wire)
+    assert wire.command("SSM.PREFIX.STORE", "n", 0, state, "TXN", txn) == "OK"
+    prepare(wire, txn, "n", 2, 3, 5)
+    assert other.command("SSM.PREFIX.FETCH", "n", 0) == b"old"
+    assert wire.command("KV.PREFIX.PUBLISH", txn)[2] == 5
+    assert other.command("SSM.PREFIX.FETCH", "n", 0) == state
+    assert other.command("SSM.PREFIX.FETCH", "n", 1) is None
+    assert whole(other, "n", 5) == expected((1, 0, 3), (2, 3, 5))
+    wire.command("KV.PREFIX.DROP", "n")
+    assert server.call(lambda app: app.service.store.info()).bytes == 0
+
+
+@pytest.mark.parametrize("state", [SMALL, LARGE], ids=["small", "large"])
+def test_states_of_a_transaction_that_ends_leave_no_trace(state, before, wire, server) -> None:
+    """R6, R8, R13, R21: also when a state is refused."""
+    refused = {
+        ("n", 0, state): "ERR SSM.PREFIX.STORE: the transaction has a state 0 already",
+        ("other", 1, state): "ERR namespace not found",
+        ("n", -1, state): "ERR invalid layer_id (want 0..4294967295)",
+        ("n", 1, b""): "ERR SSM.PREFIX.STORE: the state is empty",
+    }
+    for words, text in refused.items():
+        txn = begin(wire)
+        prepare(wire, txn, "n", 2, 3, 5)
+        assert wire.command("SSM.PREFIX.STORE", "n", 0, state, "TXN", txn) == "OK"
+        assert str(wire.command("SSM.PREFIX.STORE", *words, "TXN", txn)) == text
+        assert code(wire.command("KV.PREFIX.PUBLISH", txn)) == "TXNDEAD"
+        assert baseline(server) == before
+    txn = begin(wire)
+    assert wire.command("SSM.PREFIX.STORE", "n", 0, state, "TXN", txn) == "OK"
+    outside = wire.command("SSM.PREFIX.STORE", "n", 1, state)
+    assert outside.message.startswith("SSM.PREFIX.STORE: this connection has a transaction open")
+    wire.command("KV.PREFIX.ABORT", txn)
+    assert baseline(server) == before
+
+
+def test_speculative_rows_are_not_committed_by_being_there(before, wire, server) -> None:
+    """R14: what is rejected goes with its transaction, and a token whose rows are missing is not there."""
+    ids = np.arange(5, dtype="<u4").tobytes()
+    txn = begin(wire, "TOKENS", ids)
+    prepare(wire, txn, "n", 2, 3, 4)
+    error = wire.command("KV.PREFIX.PUBLISH", txn)
+    assert error.message == "KV.PREFIX.PUBLISH: layer 0 of the K side has 4 of 5 rows"
+    wire.command("KV.PREFIX.ABORT", txn)
+    assert baseline(server) == before
+    assert code(whole(wire, "n", 4)) == "ERR"
+
+
 def test_a_prefix_that_can_never_fit_disturbs_nothing(start_local) -> None:
     server = start_local(max_bytes=1 << 20)
     wire = server.connect()
