@@ -57,7 +57,7 @@ _MAX_READERS = 1024
 _CACHED_BYTES = 32 << 20
 _COUNTERS = b"counters"
 CHECKPOINT_BEGUN = b"checkpoint begun"
-"""In `meta`: the transaction at which the last checkpoint read the marks, u64, big-endian like them."""
+"""In `meta`: the transaction that the last checkpoint begun has pinned, u64, big-endian like the marks."""
 
 
 class DecodedSessions:

@@ -37,15 +37,27 @@ _MAGIC = b"PIONCKP1"
 _SEAL = struct.Struct("<Q")
 _STATUS = struct.Struct("<QQ")
 _STATUS_KEY = b"checkpoint"
+PINNING = b"\xff" * 8
+"""In the place of a transaction while it is not known yet: later than all."""
 
 
 @dataclass
 class _Round:
-    """A checkpoint being made: where it began, the pin, its transaction and meta pages, the marked pages."""
+    """A checkpoint being made.
+
+    Attributes:
+        begun: The transaction that noted its beginning.
+        pin: The read transaction that holds it.
+        number: The transaction that is pinned.
+        noted: The transaction that noted which.
+        metas: The meta pages as they were then.
+        marks: The pages that may not be on the disk yet.
+    """
 
     begun: bytes
     pin: Any
     number: int
+    noted: int
     metas: bytes
     marks: dict[bytes, bytes]
 
@@ -125,7 +137,7 @@ class Checkpointer:
     def close(self) -> None:
         """Let the pin go; the last checkpoint then holds only until the next write."""
         self.settle()
-        self._unpin()
+        self.unpin()
         os.close(self._lock)
 
     def _start_thread(self) -> None:
@@ -158,14 +170,29 @@ class Checkpointer:
         except BlockingIOError:
             return False
         try:
-            begun = self._catalog.write(_note_begun)
+            # Others may commit between the note and the pin, so what they commit counts as pinned until it
+            # is known what was.
+            begun = self._catalog.write(_note_pinning)
             pin, metas = self._catalog.pin()
+            number = int(pin.id())
+            noted = self._note_pinned(pin, number)
         except BaseException:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             raise
         marks = dict(Reader(self._catalog, pin).scan("unsynced"))
-        self._round = _Round(begun, pin, int(pin.id()), metas, marks)
+        self._round = _Round(begun, pin, number, noted, metas, marks)
         return True
+
+    def _note_pinned(self, pin: Any, number: int) -> int:
+        def note(writer: Writer) -> int:
+            writer.put("meta", CHECKPOINT_BEGUN, _key(number))
+            return int(writer.txn.id())
+
+        try:
+            return self._catalog.write(note)
+        except BaseException:
+            pin.abort()
+            raise
 
     def _flush(self) -> None:
         """Bring the pinned state to the disk: page files first, then the catalog, then what names it."""
@@ -201,7 +228,7 @@ class Checkpointer:
         """
         found = self._round
         assert found is not None
-        self._unpin()
+        self.unpin()
         self._pin, self._pinned, self._round = found.pin, found.number, None
 
         def forget(writer: Writer) -> None:
@@ -209,7 +236,7 @@ class Checkpointer:
                 if mark < found.begun and writer.get("unsynced", key) == mark:
                     writer.delete("unsynced", key)
             number = int(writer.txn.id())
-            alone = number == found.number + 1
+            alone = found.noted == found.number + 1 and number == found.noted + 1
             writer.put("meta", _STATUS_KEY, _STATUS.pack(found.number, number if alone else 0))
 
         try:
@@ -238,9 +265,10 @@ class Checkpointer:
             with self._catalog.snapshot() as reader:
                 overtaken = _status(reader)[0] > self._pinned
             if overtaken:
-                self._unpin()
+                self.unpin()
 
-    def _unpin(self) -> None:
+    def unpin(self) -> None:
+        """Let the pin go; the last checkpoint then holds only until the next write."""
         if self._pin is not None:
             self._pin.abort()
             self._pin = None
@@ -276,11 +304,14 @@ def roll_back(directory: Path, data: Path) -> bool:
     return True
 
 
-def _note_begun(writer: Writer) -> bytes:
-    """From here on a commit marks its pages anew, unless it finds a mark made from here on."""
-    begun = int(writer.txn.id()).to_bytes(8, "big")
-    writer.put("meta", CHECKPOINT_BEGUN, begun)
-    return begun
+def _note_pinning(writer: Writer) -> bytes:
+    """From here on a commit marks its pages anew, and no page is let go of as if no checkpoint named it."""
+    writer.put("meta", CHECKPOINT_BEGUN, PINNING)
+    return _key(writer.txn.id())
+
+
+def _key(transaction: int) -> bytes:
+    return int(transaction).to_bytes(8, "big")
 
 
 def last_checkpoint(reader: Reader) -> int:

@@ -120,7 +120,8 @@ class Store(PrefixCalls):
 
     def sync(self) -> None:
         """Bring everything committed before the call to the disk, and wait for it."""
-        self._engine.checkpoints.run()
+        for step in self.sync_steps():
+            step()
 
     def sync_steps(self) -> Iterator[Callable[[], None]]:
         """The same for who must not wait: calls to be made in another thread, one after the other.
@@ -128,7 +129,12 @@ class Store(PrefixCalls):
         Raises:
             NoSpace, DirectoryError: As `sync`.
         """
-        return self._engine.checkpoints.steps()
+        engine = self._engine
+        if engine.options.durability is not Durability.ALWAYS:
+            yield from engine.checkpoints.steps()
+        if engine.options.durability is Durability.NONE:
+            # Nobody makes the next checkpoint: a pin would keep every page of the catalog from then on.
+            engine.checkpoints.unpin()
 
     def create_session(self, sid: bytes, schema: Schema) -> int:
         """Make a session, or find it when it exists with the same schema; its slot number.

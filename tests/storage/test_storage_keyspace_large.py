@@ -150,3 +150,42 @@ def test_values_that_no_checkpoint_has_seen_go_at_once(driver):
     for number in range(10):
         put(driver, b"k", b"%d" % number + BIG)
     assert driver.store.info().pages == 1
+
+
+def test_a_value_stored_while_a_checkpoint_begins_is_there_after_a_crash(open_store, open_peer, tmp_path):
+    """Another process stores it between the note that a checkpoint begins and the pin, which names it."""
+    import shutil
+
+    there = open_peer(boot="first")
+    driver = open_store(boot="first")
+    put(driver, b"other", b"1")
+    catalog = driver.store._engine.catalog
+    pin = catalog.pin
+
+    def store_and_pin():
+        there.call("set_key", b"k", BIG)
+        return pin()
+
+    catalog.pin = store_and_pin
+    driver.store.sync()
+    catalog.pin = pin
+    synced = shutil.copyfile(driver.path / "catalog" / "data.mdb", tmp_path / "synced.mdb")
+    there.call("set_key", b"k", OTHER)
+    shutil.copytree(tmp_path / "data", tmp_path / "crashed", ignore=shutil.ignore_patterns("lock.mdb"))
+    shutil.copyfile(synced, tmp_path / "crashed" / "catalog" / "data.mdb")
+    assert get(open_store(name="crashed", boot="second"), b"k") == BIG
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_a_sync_leaves_no_pin_where_nobody_makes_the_next_checkpoint(durability, open_store):
+    driver = open_store(StoreOptions(durability=durability))
+    put(driver, b"k", b"1")
+    driver.store.sync()
+    for number in range(2_000):
+        put(driver, b"k", b"%d" % number * 100)
+    size = driver.store.info().catalog_bytes
+    for number in range(2_000):
+        put(driver, b"k", b"%d" % number * 100)
+        if durability is Durability.EVERYSEC and number % 100 == 0:
+            driver.store.sync()
+    assert driver.store.info().catalog_bytes < 2 * size
