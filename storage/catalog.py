@@ -59,6 +59,9 @@ _COUNTERS = b"counters"
 CHECKPOINT_BEGUN = b"checkpoint begun"
 """In `meta`: the transaction that the last checkpoint begun has pinned, u64, big-endian like the marks."""
 
+EXPIRING = b"expiring"
+"""In `meta`: there as long as some unit is to end by itself."""
+
 
 class DecodedSessions:
     """Decoded sessions by name, each with the stored form it was decoded from.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .buffers import Windows
-from .catalog import Catalog, Reader, Writer
+from .catalog import EXPIRING, Catalog, Reader, Writer
 from .checkpoint import Checkpointer
 from .directory import Directory
 from .errors import Expired, Immutable, NameLimit, OutOfBudget, Quarantined, StaleGeneration, UnknownSession
@@ -76,13 +76,17 @@ class Engine:
             Expired: Its unit has reached its time to live.
             UnknownSession, Quarantined: As `session`.
         """
-        unit = unit_of(sid)[0]
+        # Where nothing ends by itself, reading a session does not cost its unit's record as well.
+        if at is not None or reader.get("meta", EXPIRING) is not None:
+            self._check_unit(reader, unit_of(sid)[0], at)
+        return self.session(reader, sid)
+
+    def _check_unit(self, reader: Reader, unit: bytes, at: int | None) -> None:
         record = reader.namespace(unit)
         if at is not None and (record is None or record.generation != at):
             raise StaleGeneration(unit[1:], record.generation if record is not None else 0, at)
         if record is not None and record.has_expired(self.clock()):
             raise Expired(unit[1:])
-        return self.session(reader, sid)
 
     def is_spent(self, reader: Reader, record: NamespaceRecord) -> bool:
         """Whether a unit has expired or its bytes failed their check: made anew, it starts empty."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from .catalog import Reader, Writer
+from .catalog import EXPIRING, Reader, Writer
 from .names import key_of
 from .records import NamespaceRecord
 
@@ -20,6 +20,9 @@ def set_expiry(writer: Writer, record: NamespaceRecord, at: float) -> None:
     record.expires = at
     if at:
         writer.put("expiry", _key(record), record.unit)
+        writer.put("meta", EXPIRING, b"")
+    elif not writer.entries("expiry"):
+        writer.delete("meta", EXPIRING)
 
 
 def expired(reader: Reader, now: float) -> list[bytes]:
