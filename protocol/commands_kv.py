@@ -73,7 +73,7 @@ _V = (
         group="vstore",
         reply="A bulk string of the rows, little-endian, float32 without FMT; for BATCH an array of them. "
         "Null for a layer without rows. Rows that are not stored are an error. AT: the rows of that "
-        "generation, or STALE.",
+        "generation, or STALE. TXN: as they will be when this transaction of the connection is published.",
         parameters=(
             key("session"),
             oneof(
@@ -87,6 +87,7 @@ _V = (
                     integer("end"),
                     _FETCH_FORMAT,
                     _AT,
+                    optional(after("TXN", string("txn"))),
                 ),
                 block(
                     "batch",

@@ -24,13 +24,16 @@ from .errors import (
     LayerLimit,
     OutOfBudget,
     Overlap,
+    PageCorrupt,
+    PageGone,
+    RowsNotStored,
     Stale,
     StaleGeneration,
     StateTwice,
     TransactionDead,
     UnknownSession,
 )
-from .extents import Extents, splice
+from .extents import Extents, slice_rows, splice
 from .files import sync_directory, sync_file
 from .identity import inherit, put_manifest
 from .names import K_SUFFIX, sids_of, unit_of_namespace
@@ -38,6 +41,7 @@ from .open_pages import OpenPage
 from .options import Durability
 from .page import K_SIDE, V_SIDE, PageKind, PageLayout, align
 from .prepared import Place, PreparedState, PreparedWrite
+from .read import Rows
 from .receipts import Receipt
 from .records import NamespaceRecord, SessionRecord
 from .schema import Schema
@@ -134,6 +138,27 @@ class Transaction:
         self.hashers[write.place] = write.hasher
         self._writes.append(write)
 
+    def rows(self, sid: bytes, layer: int, start: int, end: int) -> Rows | None:
+        """Rows [start, end) of a layer as they will be when it is published; None when it has none so far.
+
+        Raises:
+            TransactionDead, UnknownSession, LayerLimit: As `begin_write`.
+            RowsNotStored: It has fewer rows.
+            Stale: The rows it is based on are gone.
+        """
+        self._require_open()
+        side = self._side(sid)
+        if not 0 <= layer < self.plan.layers:
+            raise LayerLimit(layer, self.plan.layers)
+        held = self._rows((layer, side))
+        if not held:
+            return None
+        if not 0 <= start < end <= held:
+            raise RowsNotStored(layer, start, end, held)
+        extents = slice_rows(self._joined(self.base, layer, side), start, end)
+        parts = [self._bytes(page, layer, side, row, count) for page, row, count in extents]
+        return Rows(self.plan.schemas[side].layer(layer), end - start, parts)
+
     def begin_state(self, number: int, length: int) -> PreparedState:
         """Begin to write a state blob, which describes the position after the last row.
 
@@ -187,7 +212,24 @@ class Transaction:
                 write.discard()
             self._end()
 
+    def _bytes(self, page: int, layer: int, side: int, row: int, count: int) -> memoryview:
+        maps = self.engine.maps
+        try:
+            if page in self._own_pages():
+                # Nothing in the catalog says yet what they must be.
+                found, low, high = maps.locate(page, layer, side, row, count)
+                return found.view[low:high]
+            return maps.rows(page, layer, side, row, count)
+        except (PageGone, PageCorrupt) as error:
+            raise Stale(self.plan.namespace) from error
+
+    def _own_pages(self) -> dict[int, OpenPage]:
+        return {write._page.number: write._page for write in self._writes}
+
     def _end(self) -> None:
+        if self.receipt is None:
+            for page in self._own_pages():
+                self.engine.maps.drop(page)
         self._writes.clear()
         self.engine.pages.retire(self._private)
         for unit in self._kept:
@@ -249,7 +291,7 @@ class Transaction:
     def _sync_pages(self) -> None:
         """Under `always` pages, and their names, reach the disk before the catalog names them."""
         if self.engine.options.durability is Durability.ALWAYS and self._writes:
-            for page in {write._page.number: write._page for write in self._writes}.values():
+            for page in self._own_pages().values():
                 sync_file(page.fd)
             sync_directory(self.engine.pages.directory)
 

@@ -36,6 +36,7 @@ class Options:
     form: Form = Form.F32
     at: int | None = None
     layers: range | None = None
+    txn: bytes | None = None
 
 
 def fetch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
@@ -69,8 +70,11 @@ def _range(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     start, end = integer(args[4]), integer(args[5])
     if not 0 <= start < end:
         raise BAD_RANGE
-    options = _options(FETCH, Cursor(args, 6))
+    options = _options(FETCH, Cursor(args, 6), txn=True)
     sid = blob(args[1])
+    if options.txn is not None:
+        transaction = client.preparations.live(options.txn).transaction
+        return _reply(client, transaction.rows(sid, layer, start, end), options.form)
     rows = client.service.store.rows(sid, layer, start, end, options.at)
     if start == 0:
         credit_restore(client, sid, range(layer, layer + 1))
@@ -122,8 +126,8 @@ def fetchall(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     return _reply_array(client, found, options.form)
 
 
-def _options(command: str, cursor: Cursor, *, layers: bool = False) -> Options:
-    """FMT, AT and, where they are allowed, LAYERS: all that is left."""
+def _options(command: str, cursor: Cursor, *, layers: bool = False, txn: bool = False) -> Options:
+    """FMT, AT and, where they are allowed, LAYERS and TXN: all that is left."""
     options = Options()
     while cursor:
         if cursor.left >= 2 and cursor.take_keyword("FMT"):
@@ -132,6 +136,8 @@ def _options(command: str, cursor: Cursor, *, layers: bool = False) -> Options:
             options.at = integer(cursor.take())
         elif layers and cursor.left >= 3 and cursor.take_keyword("LAYERS"):
             options.layers = _layers(integer(cursor.take()), integer(cursor.take()))
+        elif txn and cursor.left >= 2 and cursor.take_keyword("TXN"):
+            options.txn = blob(cursor.take())
         else:
             unknown_option(command, cursor.take())
     return options

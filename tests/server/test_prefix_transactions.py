@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import socket
 import threading
 from dataclasses import replace
@@ -106,6 +109,31 @@ def test_every_way_in_leads_to_the_same_rows(declared, stored, count, wire) -> N
     assert raw == whole(wire, "plain", count)
     each = b"".join(xxhash.xxh3_64_intdigest(part).to_bytes(8, "little") for part in raw)
     assert digest == xxhash.xxh3_64_hexdigest(each).encode()
+
+
+@pytest.mark.parametrize("count", [3, 3000], ids=["small", "large"])
+def test_a_client_can_read_what_it_has_prepared(count, before, wire, server) -> None:
+    """R4: base and prepared rows as they will be, for this connection alone; a read ends nothing."""
+    other = server.connect()
+    txn = begin(wire)
+
+    def read(peer, start, end, *options):
+        return peer.command("V.FETCH", "n_pk", 1, "RANGE", start, end, "FMT", "RAW", "TXN", txn, *options)
+
+    for edge in (3, 3 + count):
+        assert put(wire, txn, 1, edge, edge + count) == "OK"
+    end = 3 + 2 * count
+    assert read(wire, 0, end) == rows(1, 1, "k", 0, end)
+    assert read(wire, 2, end - 1) == rows(1, 1, "k", 2, end - 1)
+    short = f"V.FETCH: rows 0..{end + 1} of layer 1 are not stored (layer holds {end})"
+    assert read(wire, 0, end + 1).message == short
+    assert code(read(other, 0, 3)) == "NOTXN"
+    assert code(other.command("V.FETCH", "n_pk", 1, "RANGE", 0, end)) == "ERR"
+    assert wire.command("V.FETCH", "n_pk", 0, "RANGE", 0, 3, "TXN", txn) is not None
+    wire.command("KV.PREFIX.ABORT", txn)
+    assert code(read(wire, 0, 3)) == "NOTXN"
+    assert baseline(server) == before
+    assert server.call(lambda app: len(app.service.store._engine.maps.numbers())) == 1
 
 
 FATAL = {
@@ -542,6 +570,40 @@ def test_two_processes_on_one_directory(tmp_path, wire_class) -> None:
     finally:
         for server in servers:
             server.close()
+
+
+def test_workers_of_one_server(start_server, wire_class) -> None:
+    """R12, R13: a worker that dies takes its open transactions along and no others; all know receipts."""
+    server = start_server("--workers", "2")
+
+    def worker(wire):
+        fields = dict(
+            line.split(":") for line in wire.command("INFO", "workers").decode().split()[2:] if ":" in line
+        )
+        return fields["worker_id"]
+
+    def other_than(wires):
+        while True:
+            wire = connect(wire_class, server)
+            if worker(wire) not in wires:
+                return wire
+
+    here = connect(wire_class, server)
+    there = other_than({worker(here)})
+    mine, theirs = begin(here, name="n"), begin(there, name="m")
+    prepare(here, mine, "n", 1, 0, 3)
+    prepare(there, theirs, "m", 2, 0, 4)
+    assert code(there.command("KV.PREFIX.PUBLISH", mine)) == "NOTXN"
+    pid = int(re.search(rb"process_id:(\d+)", here.command("INFO", "server"))[1])
+    os.kill(pid, signal.SIGKILL)
+    receipt = there.command("KV.PREFIX.PUBLISH", theirs)
+    again = other_than({worker(there)})
+    assert again.command("KV.PREFIX.PUBLISH", theirs) == receipt
+    assert code(again.command("KV.PREFIX.PUBLISH", mine)) == "NOTXN"
+    assert whole(again, "m", 4, "AT", receipt[1]) == expected((2, 0, 4))
+    assert lookup(again, name="n") == "MISS"
+    for wire in (here, there, again):
+        wire.close()
 
 
 def connect(wire_class, server):
