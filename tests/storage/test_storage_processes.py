@@ -5,7 +5,9 @@ import fcntl
 import random
 
 import pytest
-from pionkv.storage import DirectoryError, Durability, StoreOptions
+from pionkv.kernels import LayerSpec
+from pionkv.storage import DirectoryError, Durability, Schema, StoreOptions, UnknownSession
+from pionkv.storage.examine import examine
 
 ROW = 64
 HEADER = 4096
@@ -174,3 +176,40 @@ def test_a_process_that_has_its_turn_at_checkpoints_does_not_wait_for_another(op
             fcntl.flock(opening, fcntl.LOCK_UN)
     first.process.stdin.close()
     assert [peer.process.wait(60) for peer in (first, second)] == [0, 0]
+
+
+def test_a_unit_evicted_while_another_process_writes_to_it(open_store, open_peer, peer_error):
+    """The commit is refused, nothing of the write is left, and it can be begun again."""
+    options = {"max_bytes": 1 << 20}
+    here, there = open_store(StoreOptions(**options)), open_peer(**options)
+    for layer in range(10):
+        # The more bytes a token takes, the sooner it goes.
+        there.call("put", b"a", layer, 0, b"\1" * (100 * ROW))
+    there.call("begin", b"a", 0, 100, b"\2" * (50 * ROW))
+    for number in range(20):
+        here.prefix(b"p%02d" % number, layers=1, rows=800)
+    with pytest.raises(UnknownSession):
+        here.store.session(b"a")
+    with pytest.raises(peer_error) as caught:
+        there.call("commit")
+    assert caught.value.args[0] == "UnknownSession"
+    there.call("put", b"a", 0, 0, b"\3" * (70 * ROW))
+    assert here.whole(b"a", 0) == b"\3" * (70 * ROW)
+    assert here.store.info().bytes <= options["max_bytes"]
+    assert there.close() == 0
+    assert here.store.info().pages == len(here.files)
+    here.store.close()
+    assert examine(here.path).findings == []
+
+
+def test_a_unit_evicted_and_made_anew_while_another_process_writes_to_it(open_store, open_peer, peer_error):
+    here, there = open_store(), open_peer()
+    there.call("put", b"a", 0, 0, b"\1" * (100 * ROW))
+    there.call("begin", b"a", 0, 100, b"\2" * (50 * ROW))
+    here.store.drop_sessions([b"a"])
+    here.store.create_session(b"a", Schema.uniform(LayerSpec("fp16", 32)))
+    here.put(b"a", 0, 0, b"\3" * (100 * ROW))
+    with pytest.raises(peer_error) as caught:
+        there.call("commit")
+    assert caught.value.args[0] == "Stale"
+    assert here.whole(b"a", 0) == b"\3" * (100 * ROW)
