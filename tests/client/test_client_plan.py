@@ -49,6 +49,7 @@ def test_a_named_format_is_used_throughout_whatever_its_case() -> None:
     ],
 )
 def test_protected_layers_and_all_keys_keep_16_bits(layers: int, protect: int, values: list[str]) -> None:
+    """R31."""
     plan = make_plan(layout(layers), "mlx4g32", protect)
     assert formats(plan.keys) == ["fp16"] * layers
     assert formats(plan.values) == values

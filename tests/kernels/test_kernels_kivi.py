@@ -91,6 +91,7 @@ def test_bytes_of_a_group() -> None:
 
 
 def test_ledger_of_a_model_with_grouped_query_attention() -> None:
+    """R71, R76: the window in full precision is part of the sum."""
     layers, dim, tokens, residual = 32, 8 * 128, 4096, 128
     spec = KiviSpec("kivi2", dim, tokens=32, channels=32)
     closed = spec.closed_rows(tokens, residual)

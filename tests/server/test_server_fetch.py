@@ -26,6 +26,7 @@ def stored(either):
 
 
 def test_range_ends_are_exclusive(stored) -> None:
+    """R32."""
     assert stored.command("V.FETCH", "s", 0, "RANGE", 1, 3) == row(0, 1).tobytes() + row(0, 2).tobytes()
     assert stored.command("v.fetch", "s", 0, "range", 2, 3, "fmt", "f32") == row(0, 2).tobytes()
 
@@ -66,6 +67,7 @@ def test_refused(asked, text, stored) -> None:
 
 
 def test_batch_has_one_element_a_layer(stored) -> None:
+    """R32."""
     first = row(0, 0).tobytes()
     assert stored.command("V.FETCH", "s", "BATCH", 0, 1) == [first, None, row(2, 0).tobytes()]
     assert stored.command("V.FETCH", "s", "BATCH", 0, 1, 1) == [first]

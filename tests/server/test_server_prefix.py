@@ -68,6 +68,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name, wire) -> None:
+    """R27."""
     line, text = REFUSED[name]
     wire.send(line.encode() + b"\r\n")
     error = wire.reply()
@@ -96,6 +97,7 @@ def test_a_hit_needs_all_rows_of_both_sides(wire) -> None:
 
 
 def test_register_is_idempotent_and_never_changes_a_prefix(wire) -> None:
+    """R25, R28."""
     wire.command("KV.PREFIX.REGISTER", "n", DIM, "fp16")
     fill(wire, "n")
     assert wire.command("KV.PREFIX.REGISTER", "n", DIM, "FP16", "PREFILL_MS", 5) == "OK"
@@ -106,6 +108,7 @@ def test_register_is_idempotent_and_never_changes_a_prefix(wire) -> None:
 
 
 def test_sides_of_their_own_schema(wire) -> None:
+    """R26, R30."""
     assert (
         wire.command(
             *("KV.PREFIX.REGISTER", "n", "SCHEMA"),

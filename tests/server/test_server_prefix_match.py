@@ -28,6 +28,7 @@ def found(wire, ids, *options):
 
 
 def test_the_longest_match_of_the_model(either) -> None:
+    """R33: by token ids."""
     wire, ids = either, list(range(200))
     assert found(wire, ids) is None
     store(wire, "a", ids[:100], "MODEL", "m1", "PREFILL_MS", 100)

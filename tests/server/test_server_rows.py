@@ -63,6 +63,7 @@ def test_round_trip(format, kind, count, wire) -> None:
 @pytest.mark.parametrize("count", [SMALL, LARGE])
 @pytest.mark.parametrize("format", FORMATS)
 def test_raw_round_trip(format, count, wire) -> None:
+    """R65: packed rows go in and out byte for byte."""
     spec = make_session(wire, format)
     expected = packed(spec, make_rows(count)["F32"], Element.F32, count)
     assert wire.command("V.STOREBATCH", "s", 0, 0, count, expected, "fmt", "raw") == "OK"

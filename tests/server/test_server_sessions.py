@@ -78,6 +78,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name, wire) -> None:
+    """R27."""
     line, text = REFUSED[name]
     wire.send(line.encode() + b"\r\n")
     error = wire.reply()
@@ -86,6 +87,7 @@ def test_refused(name, wire) -> None:
 
 
 def test_create_is_idempotent_and_never_changes_a_session(wire) -> None:
+    """R26, R28."""
     slot = wire.command("V.CREATE", "s", 64, "VQUANT", "FP16")
     assert wire.command("v.create", "s", 64, "vquant", "fp16") == slot
     before = wire.command("V.INFO", "s")

@@ -26,6 +26,7 @@ layouts = st.builds(
 
 @given(layouts, st.integers(0, 2**64 - 1))
 def test_a_header_comes_back(layout, number):
+    """R24."""
     header = layout.encode(number)
     assert len(header) == layout.header_bytes and len(header) % BLOCK == 0
     found, again = parse_header(header + b"rows")
