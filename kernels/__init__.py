@@ -14,10 +14,12 @@ from .formats import (
     smallest_spec,
 )
 from .layout import Heads
+from .report import BackendReport, backend_report
 
 __all__ = [
     "FORMATS",
     "MAX_DIM",
+    "BackendReport",
     "Element",
     "Format",
     "FormatError",
@@ -29,6 +31,7 @@ __all__ = [
     "Refused",
     "ShortBuffer",
     "UnknownFormat",
+    "backend_report",
     "format_by_name",
     "format_by_tag",
     "get_backend",

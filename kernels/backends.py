@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from .errors import KernelError
+from .report import TALLY
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     import numpy as np
     from numpy.typing import NDArray
 
-    from .formats import Element, LayerSpec
-    from .layout import Heads
+    from .batch import Batch
+    from .formats import LayerSpec
 
 DEFAULT: Final = "cpu"
 
@@ -21,27 +25,13 @@ _MODULES: Final = {"oracle": "pionkv.kernels.oracle", "cpu": "pionkv.kernels.cpu
 
 
 class Backend(Protocol):
-    """What a backend module offers. Sizes and specs were checked by the caller; `rows` is at least 1."""
+    """What a backend module offers. Sizes and specs were checked by the caller; there is at least one row."""
 
-    def pack(
-        self,
-        spec: LayerSpec,
-        source: NDArray[np.uint8],
-        element: Element,
-        rows: int,
-        layout: Heads,
-        out: NDArray[np.uint8],
-    ) -> int:
-        """Code rows; return -1, or the flat index `row * dim + element` of the first refused value."""
+    def pack(self, spec: LayerSpec, batch: Batch, source: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
+        """Code rows; return -1, or the flat index `row * dim + position` of the first refused element."""
 
     def unpack(
-        self,
-        spec: LayerSpec,
-        packed: NDArray[np.uint8],
-        rows: int,
-        element: Element,
-        layout: Heads,
-        out: NDArray[np.uint8],
+        self, spec: LayerSpec, batch: Batch, packed: NDArray[np.uint8], out: NDArray[np.uint8]
     ) -> None:
         """Decode rows."""
 
@@ -52,7 +42,17 @@ def get_backend(name: str | None = None) -> Backend:
     Raises:
         KernelError: There is no such backend.
     """
-    return cast("Backend", importlib.import_module(backend_module(name)))
+    return cast("Backend", load_backend(backend_module(name)))
+
+
+@functools.cache
+def load_backend(module: str) -> ModuleType:
+    """A backend's module, or a part of it, which from now on counts as one that was tried and serves."""
+    backend = module.split(".")[2]
+    TALLY.tried(backend)
+    loaded = importlib.import_module(module)
+    TALLY.serves(backend)
+    return loaded
 
 
 def backend_module(name: str | None = None) -> str:

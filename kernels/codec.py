@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .backends import get_backend
-from .checks import byte_view, refusal
+from .batch import batch_of
 from .formats import FORMATS, Element, smallest_spec
-from .layout import Heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from .formats import LayerSpec
+    from .layout import Heads
 
 
 def pack(
@@ -45,14 +46,9 @@ def pack(
         ShortBuffer: A buffer is too small.
     """
     spec.validate()
-    layout = layout or Heads(1, 0, spec.dim)
-    elements = byte_view(source, layout.extent(rows, spec.dim) * element.itemsize, "source")
-    packed = byte_view(out, rows * spec.row_bytes, "out")
-    if rows == 0:
-        return
-    refused = get_backend(backend).pack(spec, elements, element, rows, layout, packed)
-    if refused >= 0:
-        raise refusal(spec.dim, spec.details.limit, elements, element, layout, refused)
+    batch = batch_of(rows, spec.dim, element, layout)
+    coder = partial(get_backend(backend).pack, spec)
+    batch.pack(coder, spec.details.limit, source, out, rows * spec.row_bytes)
 
 
 def unpack(
@@ -81,11 +77,8 @@ def unpack(
         ShortBuffer: A buffer is too small.
     """
     spec.validate()
-    layout = layout or Heads(1, 0, spec.dim)
-    stored = byte_view(packed, rows * spec.row_bytes, "packed")
-    elements = byte_view(out, layout.extent(rows, spec.dim) * element.itemsize, "out")
-    if rows:
-        get_backend(backend).unpack(spec, stored, rows, element, layout, elements)
+    batch = batch_of(rows, spec.dim, element, layout)
+    batch.unpack(partial(get_backend(backend).unpack, spec), packed, rows * spec.row_bytes, out)
 
 
 def warm_up(formats: Iterable[str] = FORMATS) -> None:

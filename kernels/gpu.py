@@ -123,7 +123,6 @@ class _Pending:
 
     spec: LayerSpec
     source: mx.array
-    planned: Plan
     packed: mx.array
     refused: mx.array
 
@@ -148,6 +147,7 @@ class GpuKernels:
         if mode is Mode.OFF:
             return
         self._runner = runner or find_runner()
+        TALLY.tried(self._backend)
         if self._runner is None:
             self._give_up("mlx has no GPU here")
 
@@ -155,6 +155,10 @@ class GpuKernels:
     def dialect(self) -> Dialect | None:
         """The language of the kernels in use; None on the CPU."""
         return self._runner.dialect if self._runner else None
+
+    @property
+    def _backend(self) -> str:
+        return self._runner.dialect.value if self._runner else "gpu"
 
     def pack(self, spec: LayerSpec, source: mx.array) -> mx.array:
         """Code rows; see `pack_all`."""
@@ -180,7 +184,9 @@ class GpuKernels:
         if self._runner is not None:
             try:
                 pending = [self._start_pack(self._runner, spec, source) for spec, source in checked]
-                return self._finish_packs(pending)
+                packed = self._finish_packs(pending)
+                TALLY.serves(self._backend)
+                return packed
             except RuntimeError as failure:
                 self._give_up(str(failure))
         self._count_fallbacks(len(checked))
@@ -226,7 +232,7 @@ class GpuKernels:
         shapes = ((padded.shape[2], spec.row_bytes), (planned.slots,))
         packed, refused = runner.launch(planned, [padded], shapes, [mx.uint8, mx.uint32])
         TALLY.launched()
-        return _Pending(spec, source, planned, packed[:rows], refused)
+        return _Pending(spec, source, packed[:rows], refused)
 
     def _finish_packs(self, pending: list[_Pending]) -> list[mx.array]:
         import mlx.core as mx
@@ -234,8 +240,8 @@ class GpuKernels:
         lowest = [p.refused.min() for p in pending]
         mx.eval([p.packed for p in pending], lowest)
         for one, least in zip(pending, lowest, strict=True):
-            if least.item() != NONE:
-                index = one.planned.first_refused(np.array(one.refused), one.spec.dim)
+            index = int(least.item())
+            if index != NONE:
                 raise _refused_value(one.spec, one.source, index)
         return [p.packed for p in pending]
 
@@ -255,14 +261,15 @@ class GpuKernels:
             # A kernel that does not compile says so when it is first evaluated, which must happen in here.
             mx.eval(out)
             self._seen.add(planned.kernel.name)
+            TALLY.serves(self._backend)
         return out[:, :, :rows]
 
     def _give_up(self, reason: str) -> None:
         if self.mode is Mode.REQUIRE:
             raise GpuUnavailable(f"a GPU is required: {reason}")
+        TALLY.gave_up(self._backend, reason)
         self._runner = None
         _log.warning("packing and unpacking on the CPU: %s", reason)
-        TALLY.gave_up(reason)
 
     def _count_fallbacks(self, operations: int) -> None:
         if self.mode is Mode.AUTO:

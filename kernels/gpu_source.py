@@ -17,21 +17,21 @@ import numpy as np
 
 from .codebooks import RVQ, SIGNS, TURBO, TURBO_RATIO_UNIT
 from .errors import FormatError
+from .formats import Element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
-    from .formats import Element, LayerSpec
+    from .formats import LayerSpec
 
 _PARTS: Final = Path(__file__).parent / "gpu"
 
-TEAMS: Final = 8
-"""SIMD groups of 32 lanes in a thread group."""
+# SIMD groups of 32 lanes in a thread group; fewer where each has a row to itself and keeps more in registers.
+_TEAMS: Final = {"int8": 4, "fp8": 4, "rope": 4, "affine": 4}
+_MOST_TEAMS: Final = 8
 
-MAX_OCTETS: Final = 2**31 - 1
-"""Octets of 8 elements in one launch; the kernels count them in 32 bits."""
+MAX_OCTETS: Final = 2**29 - 1
+"""Octets of 8 elements in one launch; the kernels count elements in 32 bits."""
 
 _LONGEST_TURNED: Final = 256
 
@@ -53,17 +53,22 @@ class Direction(enum.Enum):
     UNPACK = "unpack"
 
 
-# Stem of the parts of each family of formats; whether its pack kernel reports refused values by row or head
-# (otherwise by runs of 32 octets).
-_FAMILIES: Final = {
-    "plain": ("plain", False),
-    "int8": ("int8", True),
-    "fp8": ("fp8", True),
-    "rope": ("fp8", True),
-    "turbo": ("turbo", True),
-    "affine": ("affine", False),
-    "qserve": ("qserve", True),
-    "rvq": ("rvq", True),
+# Stems whose lanes take the same octet of several rows, see rows.h.
+_IN_COLUMNS: Final = {
+    Direction.PACK: ("plain", "affine"),
+    Direction.UNPACK: ("plain", "affine", "int8", "fp8"),
+}
+
+# Stem of the parts of each family of formats.
+_STEMS: Final = {
+    "plain": "plain",
+    "int8": "int8",
+    "fp8": "fp8",
+    "rope": "fp8",
+    "turbo": "turbo",
+    "affine": "affine",
+    "qserve": "qserve",
+    "rvq": "rvq",
 }
 
 
@@ -94,36 +99,20 @@ class Plan:
         kernel: What to run.
         threads: Threads of the grid, whole thread groups.
         group: Threads of a thread group.
-        slots: Length of the `refused` output of a pack kernel.
-        octets: Octets of a row.
-        slots_per_row: 0 where a slot stands for 32 octets and holds a position among their elements; else the
-            slot holds a position in the row.
+        slots: Length of the `refused` output of a pack kernel: each holds the flat index
+            `row * dim + element` of the first refused value among those it stands for, or `NONE`.
     """
 
     kernel: Kernel
     threads: int
     group: int
     slots: int
-    octets: int
-    slots_per_row: int
-
-    def first_refused(self, refused: NDArray[np.uint32], dim: int) -> int:
-        """Flat index `row * dim + element` of the first refused value, or -1."""
-        bad = refused != NONE
-        if not bad.any():
-            return -1
-        slot = int(bad.argmax())
-        position = int(refused[slot])
-        if self.slots_per_row:
-            return slot // self.slots_per_row * dim + position
-        row, octet = divmod(slot * 32 + position // 8, self.octets)
-        return row * dim + octet * 8 + position % 8
 
 
 def supports(spec: LayerSpec) -> bool:
     """Whether there are GPU kernels for the format; `rvq` turns heads of up to 256 elements."""
     details = spec.details
-    return details.family in _FAMILIES and (details.family != "rvq" or spec.head_dim <= _LONGEST_TURNED)
+    return details.family in _STEMS and (details.family != "rvq" or spec.head_dim <= _LONGEST_TURNED)
 
 
 def plan(
@@ -149,49 +138,58 @@ def plan(
     """
     if not supports(spec):
         raise FormatError(f"{spec.format}: no GPU kernel")
-    stem, reports_groups = _FAMILIES[spec.details.family]
+    stem = _STEMS[spec.details.family]
     octets = -(-spec.dim // 8)
     if rows * octets > MAX_OCTETS:
         raise FormatError(f"{spec.format}: {rows} rows of {spec.dim} are too many for one GPU launch")
-    constants = _constants(spec, element, tuning or {})
+    constants = _constants(spec, direction, element, tuning or {})
     group = constants["TEAMS"] * 32
-    packing = direction is Direction.PACK
     units = rows * (spec.dim // spec.head_dim if spec.head_dim else 1)
-    if packing and reports_groups:
+    if stem in _IN_COLUMNS[direction]:
+        lanes = -(-rows // constants["STEPS"]) * octets
+    elif direction is Direction.PACK:
         lanes = units * (constants["LANES"] if spec.head_dim else 32)
-    elif spec.head_dim:
-        lanes = units * -(-spec.head_dim // 8)
     else:
-        lanes = -(-rows * octets // (constants["STEPS"] if packing and stem == "affine" else 1))
+        lanes = units * (-(-spec.head_dim // 8) if spec.head_dim else octets)
+    threads = -(-lanes // group) * group
     return Plan(
         kernel=_kernel(dialect, spec.format, stem, direction, element, tuple(sorted(constants.items()))),
-        threads=-(-lanes // group) * group,
+        threads=threads,
         group=group,
-        slots=units if reports_groups else -(-rows * octets // 32),
-        octets=octets,
-        slots_per_row=units // rows if reports_groups else 0,
+        slots=threads // 32 if stem in _IN_COLUMNS[direction] else units,
     )
 
 
-def _constants(spec: LayerSpec, element: Element, tuning: Mapping[str, int]) -> dict[str, int]:
+def _constants(
+    spec: LayerSpec, direction: Direction, element: Element, tuning: Mapping[str, int]
+) -> dict[str, int]:
     """Every constant a kernel may use, by the name it has in the text."""
     details = spec.details
     octets, octets_of_group = -(-spec.dim // 8), -(-spec.group // 8)
+    lanes = min(32, 1 << (octets_of_group - 1).bit_length())
     return {
         "ELEMENT": int(element),
         "LIMIT": int(np.float32(details.limit).view(np.uint32)),
         "BITS": details.bits,
         "GROUP": spec.group,
         "BLOCK": spec.group * details.bits // 8 + details.group_params,
-        "LANES": min(32, 1 << (octets_of_group - 1).bit_length()),
+        "LANES": lanes,
         "VARIANT": details.variant,
         "MANTISSA": details.variant or 3,
         "ROPE": spec.rope,
-        "TEAMS": TEAMS,
-        "STEPS": 2,
+        "TEAMS": _TEAMS.get(details.family, _MOST_TEAMS),
+        "STEPS": _steps(details.family, direction, lanes, wide=Element.F32 in (element, details.verbatim)),
         "KEEP": min(4, -(-octets // 32)),
         **tuning,
     }
+
+
+def _steps(family: str, direction: Direction, lanes: int, *, wide: bool) -> int:
+    """Octets that a lane takes at a time."""
+    if family == "plain":
+        return 2 if wide else 4
+    # The lanes of a group share the search for its parameters, one step each.
+    return min(8, lanes) if family == "affine" and direction is Direction.PACK else 4
 
 
 @functools.cache

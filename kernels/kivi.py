@@ -9,22 +9,23 @@ one token, and are rows.
 from __future__ import annotations
 
 import enum
-import importlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from .backends import backend_module
-from .checks import byte_view, refusal
+from .backends import backend_module, load_backend
+from .batch import batch_of
 from .errors import FormatError, UnknownFormat
 from .formats import FP16_MAX, MAX_DIM
-from .layout import Heads
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
+    from .batch import Batch
     from .formats import Element
+    from .layout import Heads
 
 BITS: Final = {"kivi4": 4, "kivi2": 2}
 LIMIT: Final = FP16_MAX
@@ -131,14 +132,9 @@ def pack(
         ShortBuffer: A buffer is too small.
     """
     spec.validate()
-    layout = layout or Heads(1, 0, spec.dim)
-    elements = byte_view(source, layout.extent(rows, spec.dim) * element.itemsize, "source")
-    packed = byte_view(out, spec.stored_bytes(side, rows), "out")
-    if rows == 0:
-        return
-    refused = _backend(backend).pack(spec, side, elements, element, rows, layout, packed)
-    if refused >= 0:
-        raise refusal(spec.dim, LIMIT, elements, element, layout, refused)
+    batch = batch_of(rows, spec.dim, element, layout)
+    coder = partial(_backend(backend).pack, spec, side)
+    batch.pack(coder, LIMIT, source, out, spec.stored_bytes(side, rows))
 
 
 def unpack(
@@ -169,38 +165,22 @@ def unpack(
         ShortBuffer: A buffer is too small.
     """
     spec.validate()
-    layout = layout or Heads(1, 0, spec.dim)
-    stored = byte_view(packed, spec.stored_bytes(side, rows), "packed")
-    elements = byte_view(out, layout.extent(rows, spec.dim) * element.itemsize, "out")
-    if rows:
-        _backend(backend).unpack(spec, side, stored, rows, element, layout, elements)
+    batch = batch_of(rows, spec.dim, element, layout)
+    coder = partial(_backend(backend).unpack, spec, side)
+    batch.unpack(coder, packed, spec.stored_bytes(side, rows), out)
 
 
 class _Kivi(Protocol):
-    """What a backend's `kivi` module offers."""
+    """What a backend's `kivi` module offers; see `backends.Backend`."""
 
     def pack(
-        self,
-        spec: KiviSpec,
-        side: Side,
-        source: NDArray[np.uint8],
-        element: Element,
-        rows: int,
-        layout: Heads,
-        out: NDArray[np.uint8],
+        self, spec: KiviSpec, side: Side, batch: Batch, source: NDArray[np.uint8], out: NDArray[np.uint8]
     ) -> int: ...
 
     def unpack(
-        self,
-        spec: KiviSpec,
-        side: Side,
-        packed: NDArray[np.uint8],
-        rows: int,
-        element: Element,
-        layout: Heads,
-        out: NDArray[np.uint8],
+        self, spec: KiviSpec, side: Side, batch: Batch, packed: NDArray[np.uint8], out: NDArray[np.uint8]
     ) -> None: ...
 
 
 def _backend(name: str | None) -> _Kivi:
-    return cast("_Kivi", importlib.import_module(f"{backend_module(name)}.kivi"))
+    return cast("_Kivi", load_backend(f"{backend_module(name)}.kivi"))

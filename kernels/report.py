@@ -1,4 +1,4 @@
-"""What the GPU switch did in this process, for a server's INFO or a client's statistics."""
+"""Which backends code rows in this process and what the GPU switch did, for a server's INFO or statistics."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class BackendReport:
-    """Counts since the process started.
+    """What happened since the process started.
 
     Attributes:
+        tried: Backends that were asked for, in the order in which they first were.
+        serving: Those of them that work: a GPU leaves when an instance turns to the CPU.
         gpu_launches: Kernels launched on a GPU.
         fallbacks: Operations done on the CPU although a GPU was wished for.
         latched: Instances that turned to the CPU for good.
-        reason: Why the last of them did; empty if none.
+        reason: Why the last of them did, on one line; empty if none.
     """
 
+    tried: tuple[str, ...] = ()
+    serving: tuple[str, ...] = ()
     gpu_launches: int = 0
     fallbacks: int = 0
     latched: int = 0
@@ -30,6 +34,16 @@ class Tally:
         self._lock = threading.Lock()
         self._report = BackendReport()
 
+    def tried(self, backend: str) -> None:
+        """A backend was asked for."""
+        with self._lock:
+            self._report = replace(self._report, tried=_with(self._report.tried, backend))
+
+    def serves(self, backend: str) -> None:
+        """A backend that was asked for works."""
+        with self._lock:
+            self._report = replace(self._report, serving=_with(self._report.serving, backend))
+
     def launched(self) -> None:
         """A kernel was launched."""
         with self._lock:
@@ -40,14 +54,23 @@ class Tally:
         with self._lock:
             self._report = replace(self._report, fallbacks=self._report.fallbacks + operations)
 
-    def gave_up(self, reason: str) -> None:
-        """An instance turned to the CPU."""
+    def gave_up(self, backend: str, reason: str) -> None:
+        """An instance turned from this backend to the CPU."""
         with self._lock:
-            self._report = replace(self._report, latched=self._report.latched + 1, reason=reason)
+            self._report = replace(
+                self._report,
+                serving=tuple(name for name in self._report.serving if name != backend),
+                latched=self._report.latched + 1,
+                reason=" ".join(reason.split()),
+            )
 
     def report(self) -> BackendReport:
         """The counts now."""
         return self._report
+
+
+def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return names if name in names else (*names, name)
 
 
 # A count of a process, like those that metrics are made of: every instance of the switch adds to it.
@@ -55,5 +78,5 @@ TALLY = Tally()
 
 
 def backend_report() -> BackendReport:
-    """What the GPU switches of this process did."""
+    """Which backends this process tried, which serve, and what its GPU switches did."""
     return TALLY.report()

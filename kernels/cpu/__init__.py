@@ -14,36 +14,20 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..formats import Element, LayerSpec
-    from ..layout import Heads
+    from ..batch import Batch
+    from ..formats import LayerSpec
     from .rows import Elements, Work
 
 
-def pack(
-    spec: LayerSpec,
-    source: NDArray[np.uint8],
-    element: Element,
-    rows: int,
-    layout: Heads,
-    out: NDArray[np.uint8],
-) -> int:
+def pack(spec: LayerSpec, batch: Batch, source: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
     """Code rows; return -1, or the flat index of the first refused element."""
-    refused: int = _family(spec).pack(
-        elements_of(source, element, layout), _work(spec, rows), address_of(out)
-    )
+    refused: int = _family(spec).pack(elements_of(source, batch), _work(spec, batch.rows), address_of(out))
     return refused
 
 
-def unpack(
-    spec: LayerSpec,
-    packed: NDArray[np.uint8],
-    rows: int,
-    element: Element,
-    layout: Heads,
-    out: NDArray[np.uint8],
-) -> None:
+def unpack(spec: LayerSpec, batch: Batch, packed: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
     """Decode rows."""
-    _family(spec).unpack(address_of(packed), _work(spec, rows), elements_of(out, element, layout))
+    _family(spec).unpack(address_of(packed), _work(spec, batch.rows), elements_of(out, batch))
 
 
 def _family(spec: LayerSpec) -> ModuleType:
@@ -51,9 +35,10 @@ def _family(spec: LayerSpec) -> ModuleType:
     return importlib.import_module(f".{spec.details.family}", __package__)
 
 
-def elements_of(buffer: NDArray[np.uint8], element: Element, layout: Heads) -> Elements:
-    """Where elements lie, for a kernel."""
-    return address_of(buffer), int(element), layout.heads, layout.head_stride, layout.row_stride
+def elements_of(buffer: NDArray[np.uint8], batch: Batch) -> Elements:
+    """Where a batch's elements lie, for a kernel."""
+    layout = batch.layout
+    return address_of(buffer), int(batch.element), layout.heads, layout.head_stride, layout.row_stride
 
 
 def _work(spec: LayerSpec, rows: int) -> Work:

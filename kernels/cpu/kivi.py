@@ -27,8 +27,7 @@ from .rows import flush_row, load_row, store_row
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..formats import Element
-    from ..layout import Heads
+    from ..batch import Batch
     from .rows import Elements
 
     Row = NDArray[np.float32]
@@ -37,33 +36,19 @@ _ZERO = np.float32(0)
 _LIMIT_BITS = int(np.float32(LIMIT).view(np.int32))
 
 
-def pack(
-    spec: KiviSpec,
-    side: Side,
-    source: NDArray[np.uint8],
-    element: Element,
-    rows: int,
-    layout: Heads,
-    out: NDArray[np.uint8],
-) -> int:
+def pack(spec: KiviSpec, side: Side, batch: Batch, source: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
     """Code rows; return -1, or the flat index of the first refused element."""
     run, unit = (_pack_keys, spec.tokens) if side is Side.KEYS else (_pack_values, spec.channels)
-    refused: int = run(elements_of(source, element, layout), rows, spec.dim, spec.bits, unit, address_of(out))
+    refused: int = run(elements_of(source, batch), batch.rows, spec.dim, spec.bits, unit, address_of(out))
     return refused
 
 
 def unpack(
-    spec: KiviSpec,
-    side: Side,
-    packed: NDArray[np.uint8],
-    rows: int,
-    element: Element,
-    layout: Heads,
-    out: NDArray[np.uint8],
+    spec: KiviSpec, side: Side, batch: Batch, packed: NDArray[np.uint8], out: NDArray[np.uint8]
 ) -> None:
     """Decode rows."""
     run, unit = (_unpack_keys, spec.tokens) if side is Side.KEYS else (_unpack_values, spec.channels)
-    run(address_of(packed), rows, spec.dim, spec.bits, unit, elements_of(out, element, layout))
+    run(address_of(packed), batch.rows, spec.dim, spec.bits, unit, elements_of(out, batch))
 
 
 @inlined

@@ -7,11 +7,13 @@
 #include <cuda_fp8.h>
 
 #define FN static __device__ __forceinline__
+#define RARE_FN static __device__ __noinline__
 #define DEVICE
 #define LOCAL
 #define SHARED
 #define SHARED_MEMORY __shared__
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #define HAS_CONVERSIONS
 
 using uint = unsigned int;
@@ -42,6 +44,15 @@ FN float mul(float a, float b) {
 
 FN float quotient(float a, float b) {
   return __fdiv_rn(a, b);
+}
+
+// a * b + c, rounded once.
+FN float fused(float a, float b, float c) {
+  return __fmaf_rn(a, b, c);
+}
+
+FN uint upper_product(uint a, uint b) {
+  return __umulhi(a, b);
 }
 
 FN float nearest(float a) {
@@ -77,6 +88,14 @@ FN float from_lane(float value, uint lane) {
   return __shfl_sync(0xffffffffu, value, lane);
 }
 
+FN bool any_of_lanes(bool value) {
+  return __any_sync(0xffffffffu, value);
+}
+
+FN uint from_lane(uint value, uint lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+
 FN uint least_of_lanes(uint value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   for (uint mask = 1; mask < 32; mask *= 2) value = min(value, from_lane_xor(value, mask));
@@ -107,13 +126,37 @@ FN __half2 pair_of(uint word) {
   return *(const __half2*)&word;
 }
 
+FN __nv_bfloat162 bfloats_of(uint word) {
+  return *(const __nv_bfloat162*)&word;
+}
+
+FN uint word_of(__nv_bfloat162 pair) {
+  return *(const uint*)&pair;
+}
+
 FN uint floats_to_halves(float first, float second) {
   return word_of(__floats2half2_rn(first, second));
 }
 
 FN uint floats_to_bfloats(float first, float second) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-  return *(const uint*)&pair;
+  return word_of(__floats2bfloat162_rn(first, second));
+}
+
+// The smaller or larger of each two numbers; a NaN wins.
+FN uint least_halves(uint a, uint b) {
+  return word_of(__hmin2_nan(pair_of(a), pair_of(b)));
+}
+
+FN uint most_halves(uint a, uint b) {
+  return word_of(__hmax2_nan(pair_of(a), pair_of(b)));
+}
+
+FN uint least_bfloats(uint a, uint b) {
+  return word_of(__hmin2_nan(bfloats_of(a), bfloats_of(b)));
+}
+
+FN uint most_bfloats(uint a, uint b) {
+  return word_of(__hmax2_nan(bfloats_of(a), bfloats_of(b)));
 }
 
 // Of integers below 1024: they become the low bits of 1024 + n.
@@ -142,48 +185,47 @@ FN uint e4m3s_to_halves(uint pair) {
   return halves.x | (uint)halves.y << 16;
 }
 
-// Memory at the alignment of the named unit; where it happens to be better, in one access of 16 (or 4, or 2) bytes.
 FN bool aligned(const void* place, uint bytes) {
   return ((place_t)place & (bytes - 1)) == 0;
 }
 
+// Whether the four functions below may be used at distances of whole octets from here.
+FN bool may_load_16_bytes(const uchar* base) {
+  return aligned(base, 16);
+}
+
 FN void load_8_halves(const ushort* from, uint* pairs) {
-  if (aligned(from, 16)) {
-    const uint4 all = *(const uint4*)from;
-    pairs[0] = all.x, pairs[1] = all.y, pairs[2] = all.z, pairs[3] = all.w;
-    return;
-  }
-  UNROLL for (uint i = 0; i < 4; ++i) pairs[i] = (uint)from[2 * i] | (uint)from[2 * i + 1] << 16;
+  const uint4 all = *(const uint4*)from;
+  pairs[0] = all.x, pairs[1] = all.y, pairs[2] = all.z, pairs[3] = all.w;
 }
 
 FN void store_8_halves(ushort* to, const uint* pairs) {
-  if (aligned(to, 16)) {
-    *(uint4*)to = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-    return;
-  }
-  UNROLL for (uint i = 0; i < 8; ++i) to[i] = (ushort)(pairs[i / 2] >> i % 2 * 16);
+  *(uint4*)to = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 FN void load_8_words(const uint* from, uint* words) {
-  if (aligned(from, 16)) {
-    const uint4 low = *(const uint4*)from;
-    const uint4 high = *(const uint4*)(from + 4);
-    words[0] = low.x, words[1] = low.y, words[2] = low.z, words[3] = low.w;
-    words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
-    return;
-  }
-  UNROLL for (uint i = 0; i < 8; ++i) words[i] = from[i];
+  const uint4 low = *(const uint4*)from;
+  const uint4 high = *(const uint4*)(from + 4);
+  words[0] = low.x, words[1] = low.y, words[2] = low.z, words[3] = low.w;
+  words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
 }
 
 FN void store_8_words(uint* to, const uint* words) {
-  if (aligned(to, 16)) {
-    *(uint4*)to = make_uint4(words[0], words[1], words[2], words[3]);
-    *(uint4*)(to + 4) = make_uint4(words[4], words[5], words[6], words[7]);
-    return;
-  }
-  UNROLL for (uint i = 0; i < 8; ++i) to[i] = words[i];
+  *(uint4*)to = make_uint4(words[0], words[1], words[2], words[3]);
+  *(uint4*)(to + 4) = make_uint4(words[4], words[5], words[6], words[7]);
 }
 
+// At a multiple of 8 bytes.
+FN void load_2_words(const uint* from, uint* words) {
+  const uint2 both = *(const uint2*)from;
+  words[0] = both.x, words[1] = both.y;
+}
+
+FN void store_2_words(uint* to, const uint* words) {
+  *(uint2*)to = make_uint2(words[0], words[1]);
+}
+
+// At any alignment; where it happens to be that of the unit, in one access.
 FN uint load_u16(const uchar* from) {
   if (aligned(from, 2)) return *(const ushort*)from;
   return (uint)from[0] | (uint)from[1] << 8;

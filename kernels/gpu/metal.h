@@ -5,6 +5,7 @@
 #pragma METAL fp contract(off)
 
 #define FN inline
+#define RARE_FN inline
 #define DEVICE device
 #define LOCAL thread
 #define SHARED threadgroup
@@ -12,6 +13,7 @@
 #define SHARED_MEMORY threadgroup
 #endif
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define ROLLED _Pragma("clang loop unroll(disable)")
 
 using place_t = ulong;
 
@@ -38,6 +40,15 @@ FN float mul(float a, float b) {
 
 FN float quotient(float a, float b) {
   return a / b;
+}
+
+// a * b + c, rounded once.
+FN float fused(float a, float b, float c) {
+  return metal::fma(a, b, c);
+}
+
+FN uint upper_product(uint a, uint b) {
+  return metal::mulhi(a, b);
 }
 
 FN float nearest(float a) {
@@ -73,12 +84,25 @@ FN float from_lane(float value, uint lane) {
   return metal::simd_shuffle(value, ushort(lane));
 }
 
+FN bool any_of_lanes(bool value) {
+  return metal::simd_any(value);
+}
+
+FN uint from_lane(uint value, uint lane) {
+  return metal::simd_shuffle(value, ushort(lane));
+}
+
 FN uint least_of_lanes(uint value) {
   return metal::simd_min(value);
 }
 
 FN void wait_for_lanes() {
   metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);
+}
+
+// The packed vectors below may lie at any element.
+FN bool may_load_16_bytes(const DEVICE uchar*) {
+  return true;
 }
 
 // Memory at the alignment of the named unit: the packed vector types ask for no more than that of one component.
@@ -114,6 +138,16 @@ FN void load_8_words(const DEVICE uint* from, LOCAL uint* words) {
 FN void store_8_words(DEVICE uint* to, const LOCAL uint* words) {
   *(DEVICE packed_uint4*)to = uint4(words[0], words[1], words[2], words[3]);
   *(DEVICE packed_uint4*)(to + 4) = uint4(words[4], words[5], words[6], words[7]);
+}
+
+FN void load_2_words(const DEVICE uint* from, LOCAL uint* words) {
+  words[0] = from[0];
+  words[1] = from[1];
+}
+
+FN void store_2_words(DEVICE uint* to, const LOCAL uint* words) {
+  to[0] = words[0];
+  to[1] = words[1];
 }
 
 FN uint load_u16(const DEVICE uchar* from) {

@@ -16,7 +16,7 @@ FN uint magnitude_bits(float value) {
 template <int ELEMENT>
 FN float flush(float value) {
   if (ELEMENT == F16) return add(value, 0.0f);
-  return magnitude_bits(value) < 0x00800000u ? 0.0f : value;
+  return magnitude(value) < 1.17549435e-38f ? 0.0f : value;
 }
 
 // A finite value beyond the limit becomes the limit. By bits, since a comparison may flush its operands.
@@ -74,6 +74,34 @@ FN uint floats_to_halves(float first, float second) {
 
 FN uint floats_to_bfloats(float first, float second) {
   return float_to_bfloat(first) | float_to_bfloat(second) << 16;
+}
+
+// A key that orders numbers of 16 bits by size; NaNs are beyond the infinities.
+FN uint ordered(uint bits) {
+  return (bits & 0x8000u) != 0u ? 0xffffu - bits : bits | 0x8000u;
+}
+
+FN bool is_less(uint a, uint b) {
+  return ordered(a) < ordered(b);
+}
+
+// The smaller or larger of each two numbers; a NaN is beyond the infinity of its sign.
+FN uint least_halves(uint a, uint b) {
+  return (is_less(a & 0xffffu, b & 0xffffu) ? a & 0xffffu : b & 0xffffu) |
+         (is_less(a >> 16, b >> 16) ? a & 0xffff0000u : b & 0xffff0000u);
+}
+
+FN uint most_halves(uint a, uint b) {
+  return (is_less(a & 0xffffu, b & 0xffffu) ? b & 0xffffu : a & 0xffffu) |
+         (is_less(a >> 16, b >> 16) ? b & 0xffff0000u : a & 0xffff0000u);
+}
+
+FN uint least_bfloats(uint a, uint b) {
+  return least_halves(a, b);
+}
+
+FN uint most_bfloats(uint a, uint b) {
+  return most_halves(a, b);
 }
 
 FN uint halves_of_integers(uint pair) {

@@ -5,39 +5,78 @@ struct Octet {
 };
 
 // Element e of row r lies at `e / width * head + r * row + e % width * step`, counted in elements. Octets are counted from
-// element `first` and end before element `end`.
+// element `first` and end before element `end`. `whole`: every octet is whole, lies within one head, its elements side by
+// side, and may be accessed at once. `by_width` is 2**32 / width, rounded up.
 struct Rows {
   place_t head;
   place_t row;
   place_t step;
   uint width;
+  uint by_width;
   uint first;
   uint end;
+  bool whole;
 };
 
-FN Rows row_major(uint dim) {
-  Rows rows = {0, dim, 1, dim, 0, dim};
+FN Rows rows_at(const DEVICE uchar* base, place_t head, place_t row, place_t step, uint width, uint dim) {
+  Rows rows = {head, row, step, width, 0xffffffffu / width + 1, 0, dim, false};
+  rows.whole = step == 1 && (width | dim | head | row) % 8 == 0 && may_load_16_bytes(base);
   return rows;
 }
 
+FN Rows row_major(const DEVICE uchar* base, uint dim) {
+  return rows_at(base, 0, dim, 1, dim, dim);
+}
+
 FN Rows part_of(Rows rows, uint first, uint end) {
+  rows.whole = rows.whole && (first | end) % 8 == 0;
   rows.first = first;
   rows.end = end;
   return rows;
 }
 
+// The product's upper half is element / width, exactly, since both are at most 2**13; for a width of 1, by_width is 0.
 FN place_t element_place(Rows rows, uint row, uint element) {
-  const uint head = element / rows.width;
+  const uint head = rows.width == 1 ? element : upper_product(element, rows.by_width);
   return head * rows.head + row * rows.row + (element - head * rows.width) * rows.step;
 }
 
-// Whether every octet is whole and lies within one head, its elements side by side.
-FN bool has_whole_octets(Rows rows) {
-  return rows.step == 1 && (rows.width | rows.first | rows.end) % 8 == 0;
+FN place_t whole_octet_place(Rows rows, uint row, uint octet) {
+  const uint element = rows.first + octet * 8;
+  const uint head = upper_product(element, rows.by_width);
+  return head * rows.head + row * rows.row + (element - head * rows.width);
 }
 
 FN uint octets_of(uint elements) {
   return (elements + 7) / 8;
+}
+
+FN uint at_most(uint value, uint most) {
+  return value < most ? value : most;
+}
+
+// Kernels without sums over a row take the same octet of STEPS rows, a column, in each lane: a SIMD group 32 columns side by
+// side, or from the end of some rows and the beginning of the next.
+struct Column {
+  uint row;
+  uint octet;
+};
+
+template <int STEPS>
+FN uint columns_of(uint row_count, uint octets) {
+  return (row_count + STEPS - 1) / STEPS * octets;
+}
+
+template <int STEPS>
+FN Column column_at(uint at, uint octets) {
+  const uint rows = at / octets;
+  Column column = {rows * STEPS, at - rows * octets};
+  return column;
+}
+
+// What a pack kernel reports: the place of an element among those of all rows, or NONE.
+FN uint flat_place(uint row, uint dim, uint position) {
+  return position == NONE ? NONE : row * dim + position;
 }
 
 template <int ELEMENT>
@@ -63,17 +102,8 @@ FN uint element_bits(RawOctet raw, uint i) {
 
 // An octet that is cut short repeats its last element.
 template <int ELEMENT>
-FN RawOctet load_raw_octet(const DEVICE uchar* from, Rows rows, uint row, uint octet) {
+RARE_FN RawOctet load_ragged_octet(const DEVICE uchar* from, Rows rows, uint row, uint octet) {
   RawOctet raw;
-  if (has_whole_octets(rows)) {
-    const place_t place = element_place(rows, row, rows.first + octet * 8);
-    if (ELEMENT == F32) {
-      load_8_words((const DEVICE uint*)from + place, raw.words);
-    } else {
-      load_8_halves((const DEVICE ushort*)from + place, raw.words);
-    }
-    return raw;
-  }
   UNROLL for (uint i = 0; i < 8; ++i) {
     const uint wanted = rows.first + octet * 8 + i;
     const uint element = wanted < rows.end ? wanted : rows.end - 1;
@@ -86,6 +116,33 @@ FN RawOctet load_raw_octet(const DEVICE uchar* from, Rows rows, uint row, uint o
     }
   }
   return raw;
+}
+
+template <int ELEMENT, bool WHOLE>
+FN RawOctet load_octet(const DEVICE uchar* from, Rows rows, uint row, uint octet) {
+  if (!WHOLE) return load_ragged_octet<ELEMENT>(from, rows, row, octet);
+  RawOctet raw;
+  const place_t place = whole_octet_place(rows, row, octet);
+  if (ELEMENT == F32) {
+    load_8_words((const DEVICE uint*)from + place, raw.words);
+  } else {
+    load_8_halves((const DEVICE ushort*)from + place, raw.words);
+  }
+  return raw;
+}
+
+// The same octet of STEPS rows; the last row stands for those past it.
+template <int ELEMENT, int STEPS, bool WHOLE>
+FN void load_column(const DEVICE uchar* from, Rows rows, uint row, uint row_count, uint octet, LOCAL RawOctet* loaded) {
+  UNROLL for (uint step = 0; step < STEPS; ++step) {
+    loaded[step] = load_octet<ELEMENT, WHOLE>(from, rows, at_most(row + step, row_count - 1), octet);
+  }
+}
+
+template <int ELEMENT>
+FN RawOctet load_raw_octet(const DEVICE uchar* from, Rows rows, uint row, uint octet) {
+  if (rows.whole) return load_octet<ELEMENT, true>(from, rows, row, octet);
+  return load_octet<ELEMENT, false>(from, rows, row, octet);
 }
 
 template <int ELEMENT>
@@ -102,27 +159,35 @@ FN Octet octet_of(RawOctet raw) {
   return values;
 }
 
-FN void store_octet_words(DEVICE uchar* to, Rows rows, uint row, uint octet, const LOCAL uint* words) {
-  if (has_whole_octets(rows)) {
-    store_8_words((DEVICE uint*)to + element_place(rows, row, rows.first + octet * 8), words);
-    return;
-  }
+template <int SIZE>
+RARE_FN void store_ragged_octet(DEVICE uchar* to, Rows rows, uint row, uint octet, RawOctet raw) {
   UNROLL for (uint i = 0; i < 8; ++i) {
     const uint element = rows.first + octet * 8 + i;
-    if (element < rows.end) ((DEVICE uint*)to)[element_place(rows, row, element)] = words[i];
+    if (element < rows.end) {
+      const place_t place = element_place(rows, row, element);
+      if (SIZE == 4) {
+        ((DEVICE uint*)to)[place] = raw.words[i];
+      } else {
+        ((DEVICE ushort*)to)[place] = ushort(raw.words[i / 2] >> i % 2 * 16);
+      }
+    }
+  }
+}
+
+FN void store_octet_words(DEVICE uchar* to, Rows rows, uint row, uint octet, RawOctet raw) {
+  if (rows.whole) {
+    store_8_words((DEVICE uint*)to + whole_octet_place(rows, row, octet), raw.words);
+  } else {
+    store_ragged_octet<4>(to, rows, row, octet, raw);
   }
 }
 
 // The same for elements of 16 bits, two in each word.
-FN void store_octet_pairs(DEVICE uchar* to, Rows rows, uint row, uint octet, const LOCAL uint* pairs) {
-  if (has_whole_octets(rows)) {
-    store_8_halves((DEVICE ushort*)to + element_place(rows, row, rows.first + octet * 8), pairs);
-    return;
-  }
-  UNROLL for (uint i = 0; i < 8; ++i) {
-    const uint element = rows.first + octet * 8 + i;
-    const ushort bits = ushort(pairs[i / 2] >> i % 2 * 16);
-    if (element < rows.end) ((DEVICE ushort*)to)[element_place(rows, row, element)] = bits;
+FN void store_octet_pairs(DEVICE uchar* to, Rows rows, uint row, uint octet, RawOctet raw) {
+  if (rows.whole) {
+    store_8_halves((DEVICE ushort*)to + whole_octet_place(rows, row, octet), raw.words);
+  } else {
+    store_ragged_octet<2>(to, rows, row, octet, raw);
   }
 }
 
@@ -147,14 +212,13 @@ FN void store_element(DEVICE uchar* to, Rows rows, uint row, uint element, float
 
 template <int ELEMENT>
 FN void store_octet(DEVICE uchar* to, Rows rows, uint row, uint octet, Octet values) {
+  RawOctet raw;
   if (ELEMENT == F32) {
-    uint words[8];
-    UNROLL for (uint i = 0; i < 8; ++i) words[i] = float_to_bits(values.at[i]);
-    store_octet_words(to, rows, row, octet, words);
+    UNROLL for (uint i = 0; i < 8; ++i) raw.words[i] = float_to_bits(values.at[i]);
+    store_octet_words(to, rows, row, octet, raw);
   } else {
-    uint pairs[4];
-    UNROLL for (uint i = 0; i < 4; ++i) pairs[i] = floats_to_pair<ELEMENT>(values.at[2 * i], values.at[2 * i + 1]);
-    store_octet_pairs(to, rows, row, octet, pairs);
+    UNROLL for (uint i = 0; i < 4; ++i) raw.words[i] = floats_to_pair<ELEMENT>(values.at[2 * i], values.at[2 * i + 1]);
+    store_octet_pairs(to, rows, row, octet, raw);
   }
 }
 
@@ -196,23 +260,20 @@ FN float largest_magnitude(Octet values) {
 // 1.5 * 2**23: added to a number below 2**22, it leaves the nearest integer, ties to even, in the lowest bits.
 #define ROUNDER 12582912.0f
 
-// rint(value / scale), at most `top`, for values and a scale of one sign and quotients up to 1000.
-//
-// The product with the rounded inverse of the scale is within 2.5e-7 of the quotient, relatively. Only where a tie could
-// lie between the two does the division have to be made.
-FN void quotient_codes(Octet values, float scale, float top, LOCAL uint* codes) {
-  const float inverse = quotient(1.0f, scale);
-  bool close = false;
-  UNROLL for (uint i = 0; i < 8; ++i) {
-    const float product = least(mul(values.at[i], inverse), top);
-    const float raised = add(product, ROUNDER);
-    const float to_whole = magnitude(sub(product, sub(raised, ROUNDER)));
-    close = close || magnitude(sub(to_whole, 0.5f)) <= 0.0009765625f;
-    codes[i] = float_to_bits(raised) & 0x3ffu;
-  }
-  if (close) {
-    UNROLL for (uint i = 0; i < 8; ++i) {
-      codes[i] = float_to_bits(add(least(quotient(values.at[i], scale), top), ROUNDER)) & 0x3ffu;
-    }
-  }
+// value / scale, from the rounded inverse of the scale. Near a tie between two integers below 2**8 it is the quotient as
+// divided, so rint of it is too; so is the quotient of any number by 15, 254, 255, 240 or 224. Both were found by trying
+// every mantissa. No step may reach the subnormals.
+FN float corrected_quotient(float value, float scale, float inverse) {
+  const float product = mul(value, inverse);
+  return fused(fused(-product, scale, value), inverse, product);
+}
+
+// A word of the integers that were raised by ROUNDER, the first in the lowest BITS.
+template <int BITS>
+FN uint packed_codes(const LOCAL float* raised) {
+  constexpr uint COUNT = 32 / BITS;
+  constexpr uint ones = BITS == 4 ? 0x11111111u : 0x01010101u;
+  uint word = 0;
+  UNROLL for (uint i = COUNT; i > 0; --i) word = (word << BITS) + float_to_bits(raised[i - 1]);
+  return word - 0x4b400000u * ones;
 }

@@ -12,3 +12,14 @@ FN void copy_staged(DEVICE uchar* base, place_t offset, const SHARED ushort* sta
   const uint done = lead + words * 2;
   if (lane == 31 && done < units) store_u16(base + offset + done * 2, staged[done]);
 }
+
+// The same for a place that is `lead` units after a word's, 0 or 1, and units that were staged `lead` units after the
+// beginning: words of the stage are words of memory.
+FN void copy_units(DEVICE uchar* to, const SHARED uint* staged, uint lead, uint units, uint lane) {
+  const SHARED ushort* all = (const SHARED ushort*)staged;
+  DEVICE uchar* base = to - lead * 2;
+  const uint end = lead + units;
+  if (lead == 1 && lane == 0) *(DEVICE ushort*)to = all[1];
+  for (uint word = lead + lane; word < end / 2; word += 32) *(DEVICE uint*)(base + word * 4) = staged[word];
+  if (end % 2 == 1 && lane == 31) *(DEVICE ushort*)(base + end * 2 - 2) = all[end - 1];
+}

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-import numpy as np
-
 from . import affine, fp8, int8, plain, qserve, rope, rvq, turbo
-from .numeric import first_beyond, narrow, strided, widen
+from .numeric import first_beyond, read, write
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
-    from ..formats import Element, LayerSpec
-    from ..layout import Heads
+    from ..batch import Batch
+    from ..formats import LayerSpec
 
 
 class _Family(Protocol):
@@ -34,32 +33,16 @@ _FAMILIES: Final[dict[str, _Family]] = {
 }
 
 
-def pack(
-    spec: LayerSpec,
-    source: NDArray[np.uint8],
-    element: Element,
-    rows: int,
-    layout: Heads,
-    out: NDArray[np.uint8],
-) -> int:
+def pack(spec: LayerSpec, batch: Batch, source: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
     """Code rows; return -1, or the flat index of the first refused element."""
-    x = widen(strided(source, spec.dim, element, rows, layout), element).reshape(rows, spec.dim)
+    x = read(source, batch)
     refused = first_beyond(x, spec.details.limit, non_finite=spec.details.quantized)
     if refused < 0:
-        out[: rows * spec.row_bytes] = _FAMILIES[spec.details.family].pack(spec, x).ravel()
+        out[: batch.rows * spec.row_bytes] = _FAMILIES[spec.details.family].pack(spec, x).ravel()
     return refused
 
 
-def unpack(
-    spec: LayerSpec,
-    packed: NDArray[np.uint8],
-    rows: int,
-    element: Element,
-    layout: Heads,
-    out: NDArray[np.uint8],
-) -> None:
+def unpack(spec: LayerSpec, batch: Batch, packed: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
     """Decode rows."""
-    stored = packed[: rows * spec.row_bytes].reshape(rows, spec.row_bytes)
-    x = _FAMILIES[spec.details.family].unpack(spec, stored)
-    target = strided(out, spec.dim, element, rows, layout)
-    target[...] = narrow(x, element).reshape(target.shape)
+    stored = packed[: batch.rows * spec.row_bytes].reshape(batch.rows, spec.row_bytes)
+    write(_FAMILIES[spec.details.family].unpack(spec, stored), out, batch)

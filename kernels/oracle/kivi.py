@@ -12,13 +12,12 @@ import numpy as np
 
 from ..bits import pack_codes, packed_bytes, unpack_codes
 from ..kivi import LIMIT, KiviSpec, Side
-from .numeric import F32, first_beyond, flush, fp16_to_fp32, fp32_to_fp16, narrow, strided, widen
+from .numeric import F32, first_beyond, flush, fp16_to_fp32, fp32_to_fp16, read, write
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..formats import Element
-    from ..layout import Heads
+    from ..batch import Batch
 
     _Coded = tuple[NDArray[np.uint8], NDArray[np.float16], NDArray[np.float16]]
 
@@ -37,17 +36,9 @@ def choose(x: NDArray[np.float32], axis: int, bits: int) -> _Coded:
     return np.where(scale > 0, codes, F32(0)).astype(np.uint8), stored_scale, stored_zero
 
 
-def pack(
-    spec: KiviSpec,
-    side: Side,
-    source: NDArray[np.uint8],
-    element: Element,
-    rows: int,
-    layout: Heads,
-    out: NDArray[np.uint8],
-) -> int:
+def pack(spec: KiviSpec, side: Side, batch: Batch, source: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
     """Code rows; return -1, or the flat index of the first refused element."""
-    x = widen(strided(source, spec.dim, element, rows, layout), element).reshape(rows, spec.dim)
+    x, rows = read(source, batch), batch.rows
     refused = first_beyond(x, LIMIT, non_finite=True)
     if refused >= 0:
         return refused
@@ -64,16 +55,10 @@ def pack(
 
 
 def unpack(
-    spec: KiviSpec,
-    side: Side,
-    packed: NDArray[np.uint8],
-    rows: int,
-    element: Element,
-    layout: Heads,
-    out: NDArray[np.uint8],
+    spec: KiviSpec, side: Side, batch: Batch, packed: NDArray[np.uint8], out: NDArray[np.uint8]
 ) -> None:
     """Code * scale + zero, two roundings."""
-    keys = side is Side.KEYS
+    keys, rows = side is Side.KEYS, batch.rows
     per_unit = spec.tokens if keys else 1
     units = packed[: spec.stored_bytes(side, rows)].reshape(-(-rows // per_unit), -1)
     size = packed_bytes(per_unit * spec.dim, spec.bits)
@@ -86,5 +71,4 @@ def unpack(
     )
     scale, zero = (params[:, i, None] if keys else params[:, i, :, None] for i in (0, 1))
     values = (codes.reshape(shape) * scale + zero).reshape(-1, spec.dim)[:rows]
-    target = strided(out, spec.dim, element, rows, layout)
-    target[...] = narrow(np.ascontiguousarray(values), element).reshape(target.shape)
+    write(np.ascontiguousarray(values), out, batch)

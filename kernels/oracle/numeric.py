@@ -15,7 +15,7 @@ from ..formats import BF16_MAX, FP16_MAX, Element
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..layout import Heads
+    from ..batch import Batch
 
 F32: Final = np.float32
 _ABS: Final = np.uint32(0x7FFFFFFF)
@@ -122,12 +122,21 @@ def row_sum(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return result
 
 
-def strided(
-    buffer: NDArray[np.uint8], dim: int, element: Element, rows: int, layout: Heads
-) -> NDArray[np.uint8]:
-    """A view `(rows, heads, bytes of a head)` of the elements."""
-    size = element.itemsize
-    shape = (rows, layout.heads, dim // layout.heads * size)
+def elements_of(buffer: NDArray[np.uint8], batch: Batch) -> NDArray[np.uint8]:
+    """A view `(rows, heads, bytes of a head)` of a batch's elements."""
+    layout, size = batch.layout, batch.element.itemsize
+    shape = (batch.rows, layout.heads, batch.dim // layout.heads * size)
     strides = (layout.row_stride * size, layout.head_stride * size, 1)
     view: NDArray[np.uint8] = np.lib.stride_tricks.as_strided(buffer, shape, strides)
     return view
+
+
+def read(buffer: NDArray[np.uint8], batch: Batch) -> NDArray[np.float32]:
+    """A batch's elements as float32 `(rows, dim)`."""
+    return widen(elements_of(buffer, batch), batch.element).reshape(batch.rows, batch.dim)
+
+
+def write(x: NDArray[np.float32], buffer: NDArray[np.uint8], batch: Batch) -> None:
+    """Store float32 `(rows, dim)` as a batch's elements."""
+    target = elements_of(buffer, batch)
+    target[...] = narrow(x, batch.element).reshape(target.shape)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
+from pionkv.kernels import backend_report
 from pionkv.protocol import reply
 
 from ..arguments import Argument, keyword
@@ -148,7 +149,7 @@ def _latency_statistics(service: Service) -> Lines:
 def _pion(service: Service) -> Lines:
     keys = service.store.keyspace.info()
     totals, metrics = service.store.info(), service.sums.all_metrics()
-    budget = service.settings.max_bytes
+    budget, kernels = service.settings.max_bytes, backend_report()
     return {
         "sessions": totals.sessions,
         "namespaces": totals.namespaces,
@@ -165,6 +166,11 @@ def _pion(service: Service) -> Lines:
         **{f"bytes_in_{format}": count for format, count in sorted(metrics.rows_in.items())},
         **{f"bytes_out_{format}": count for format, count in sorted(metrics.rows_out.items())},
         "kernels_loading": int(service.kernels.busy),
+        "kernels_tried": ",".join(kernels.tried),
+        "kernels_serving": ",".join(kernels.serving),
+        "kernels_gpu_launches": kernels.gpu_launches,
+        "kernels_fallbacks": kernels.fallbacks,
+        "kernels_fallback_reason": kernels.reason,
         "loop_lag_mean_us": int(service.lag.mean * 1e6),
         "loop_lag_worst_us": int(service.lag.worst * 1e6),
     }

@@ -162,6 +162,20 @@ def test_formats_with_a_float32_or_bfloat16_scale_do_not_depend_on_magnitude(
     assert np.array_equal(restored(spec, scaled), np.ldexp(restored(spec, x), exponent))
 
 
+@pytest.mark.parametrize("backend", ["oracle", "cpu"])
+def test_int8_rows_up_to_its_limit_decode_to_finite_values(backend: str) -> None:
+    # Half of float32's largest would be too much: 254 steps, each rounded up, may leave its range.
+    limit = np.float32(FORMATS["int8"].limit)
+    spec, x = LayerSpec("int8", 5), np.array([[1, -1, 1, 0.3, 0], [1, 1, 1, 1, 1]], np.float32) * limit
+    out, back = np.zeros((2, spec.row_bytes), np.uint8), np.zeros_like(x)
+    pack(spec, x, Element.F32, 2, out, backend=backend)
+    unpack(spec, out, 2, Element.F32, back, backend=backend)
+    assert np.isfinite(back).all()
+    assert np.abs(back - x).max() <= limit / 250
+    with pytest.raises(Overflow):
+        pack(spec, x * np.float32(1.0001), Element.F32, 2, out, backend=backend)
+
+
 def test_decoded_values_saturate_in_a_narrower_element() -> None:
     x = np.full((1, 32), 1e6, np.float32)
     x[0, ::2] = -1e6

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from pionkv.kernels import Element, LayerSpec
-from pionkv.kernels.gpu_source import Dialect, Direction, Kernel, Plan, plan
+from pionkv.kernels.gpu_source import NONE, Dialect, Direction, Kernel, Plan, plan
 
 SHIM = Path(__file__).parent / "shim"
 _PARTS = 4
@@ -189,8 +189,8 @@ def shim_pack(
     strides = np.zeros(10, np.int64)
     strides[:4] = [s // source.itemsize for s in source.strides]
     shim.run(planned, [source, shape, strides, out[GUARD:], refused[GUARD:]], flush=flush)
-    slots = _inside(refused, planned.slots * 4).view(np.uint32)
-    return _inside(out, size), planned.first_refused(slots, spec.dim)
+    first = int(_inside(refused, planned.slots * 4).view(np.uint32).min())
+    return _inside(out, size), -1 if first == NONE else first
 
 
 def shim_unpack(

@@ -92,6 +92,8 @@ def test_gpu_and_cpu_give_the_same_arrays(gpu: GpuKernels, spec: LayerSpec, dtyp
 def test_layers_packed_together_equal_layers_packed_alone(gpu: GpuKernels) -> None:
     layers = [(spec, cache_slice(mx.float16, rows)) for rows in (1, 4, 32) for spec in SPECS]
     together = gpu.pack_all(layers)
+    assert gpu.dialect
+    assert gpu.dialect.value in backend_report().serving
     for (spec, source), packed in zip(layers, together, strict=True):
         assert mx.array_equal(packed, gpu.pack(spec, source))
 
@@ -146,6 +148,9 @@ def test_auto_without_a_gpu_uses_the_cpu_counts_and_logs_once(caplog: pytest.Log
     assert after.fallbacks - before.fallbacks == 2
     assert after.latched - before.latched == 1
     assert after.reason == "mlx has no GPU here"
+    assert "gpu" in after.tried
+    assert "gpu" not in after.serving
+    assert "cpu" in after.serving
     assert len(caplog.records) == 1
 
 
@@ -157,6 +162,8 @@ def test_a_failure_turns_an_instance_to_the_cpu_for_good(caplog: pytest.LogCaptu
         first = kernels.pack(SPECS[1], cache_slice(mx.float16))
         second = kernels.pack(SPECS[1], cache_slice(mx.float16))
     assert kernels.dialect is None
+    assert "metal" in backend_report().tried
+    assert "metal" not in backend_report().serving
     assert mx.array_equal(first, second)
     assert backend_report().fallbacks - before.fallbacks == 2
     assert backend_report().reason == "program does not compile"

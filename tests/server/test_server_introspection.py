@@ -90,6 +90,9 @@ def test_info(either) -> None:
     assert found["keyspace"]["db0"].startswith("keys=1,")
     assert found["pion"]["rows"] == "100" and int(found["pion"]["stored_bytes"]) >= 12800
     assert found["pion"]["bytes_in_fp16"] == "25600" and found["pion"]["bytes_out_fp16"] == "12800"
+    assert "cpu" in found["pion"]["kernels_serving"].split(",")
+    assert set(found["pion"]["kernels_serving"].split(",")) <= set(found["pion"]["kernels_tried"].split(","))
+    assert found["pion"]["kernels_fallbacks"].isdecimal()
 
 
 def as_bytes(text):

@@ -10,6 +10,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __noinline__
 #define __grid_constant__
 #define __shared__ static
 
@@ -102,6 +103,13 @@ inline float __fdiv_rn(float a, float b) {
   return a / b;
 }
 
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return unsigned(uint64_t(a) * b >> 32);
+}
+
 inline float __fsqrt_rn(float a) {
   return std::sqrt(a);
 }
@@ -151,6 +159,32 @@ inline __nv_bfloat162 __floats2bfloat162_rn(float first, float second) {
   return {bfloat_of(first), bfloat_of(second)};
 }
 
+inline double number(__nv_bfloat16 value) {
+  return __uint_as_float((unsigned)value.x << 16);
+}
+
+// Minus zero is less than zero, and a NaN wins.
+template <typename T>
+inline bool comes_first(T a, T b) {
+  return number(a) < number(b) || (number(a) == number(b) && a.x > b.x) || number(a) != number(a);
+}
+template <typename T>
+inline T least_or_nan(T a, T b) {
+  return comes_first(a, b) ? a : b;
+}
+template <typename T>
+inline T most_or_nan(T a, T b) {
+  return number(a) != number(a) || (number(b) == number(b) && comes_first(b, a)) ? a : b;
+}
+template <typename Pair>
+inline Pair __hmin2_nan(Pair a, Pair b) {
+  return {least_or_nan(a.x, b.x), least_or_nan(a.y, b.y)};
+}
+template <typename Pair>
+inline Pair __hmax2_nan(Pair a, Pair b) {
+  return {most_or_nan(a.x, b.x), most_or_nan(a.y, b.y)};
+}
+
 enum { __NV_SATFINITE };
 enum { __NV_E4M3, __NV_E5M2 };
 using __nv_fp8x2_storage_t = unsigned short;
@@ -194,6 +228,9 @@ inline T __shfl_xor_sync(unsigned, T value, unsigned mask) {
 template <typename T>
 inline T __shfl_sync(unsigned, T value, unsigned lane) {
   return lanes::exchange(value, lane);
+}
+inline int __any_sync(unsigned, bool value) {
+  return lanes::least(!value) == 0;
 }
 inline unsigned __reduce_min_sync(unsigned, unsigned value) {
   return lanes::least(value);

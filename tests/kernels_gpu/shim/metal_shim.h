@@ -75,6 +75,12 @@ inline float sqrt(float value) {
 inline float fabs(float value) {
   return std::fabs(value);
 }
+inline float fma(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+inline uint mulhi(uint a, uint b) {
+  return uint(uint64_t(a) * b >> 32);
+}
 inline float fmin(float a, float b) {
   return std::fmin(a, b);
 }
@@ -89,6 +95,9 @@ inline T simd_shuffle_xor(T value, ushort mask) {
 template <typename T>
 inline T simd_shuffle(T value, ushort lane) {
   return lanes::exchange(value, lane);
+}
+inline bool simd_any(bool value) {
+  return lanes::least(!value) == 0;
 }
 inline uint simd_min(uint value) {
   return lanes::least(value);
