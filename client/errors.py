@@ -42,6 +42,10 @@ class NotStored(StoreError):
     """Nothing that this client can restore is stored under the name; the text says why."""
 
 
+class Absent(NotStored):
+    """There is nothing under the name, or nothing whole."""
+
+
 class OtherTokens(NotStored):
     """The name stands for a prefix of other tokens; the text says from where on."""
 

@@ -12,7 +12,7 @@ from pionkv.kernels.formats import LayerSpec
 
 from . import cache_states, requests
 from .deadline import Deadline
-from .errors import BadReply, NotStored, ServerRefused
+from .errors import Absent, BadReply, NotStored, ServerRefused
 from .identity import check_tokens
 from .lane import Lane
 from .layout import ModelLayout
@@ -163,7 +163,7 @@ def _check_stored(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape,
     if not isinstance(table, ServerRefused):
         check_tokens(table, ids, whole=shape.whole)
     if hit != "HIT":
-        raise NotStored("not stored")
+        raise Absent("not stored")
     for side, text, asked in zip("KV", texts, (shape.plan.keys, shape.plan.values), strict=True):
         if isinstance(text, ServerRefused):
             raise NotStored("dropped a moment ago")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import plan as plans
 from .admission import Admission
 from .breaker import Breaker
+from .claim import Turn, both
 from .deadline import Clock, Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
-from .errors import OtherTokens, StoreError, UnsupportedModel
+from .errors import Absent, NotStored, OtherTokens, StoreError, UnsupportedModel
 from .lane import Lane
 from .link import Link, Work
 from .requests import Found
@@ -68,6 +69,7 @@ class PionPromptCache:
         kv_group_size: int = 64,
         publish_after: int = 16,
         lane: LaneName = "auto",
+        wait_for_others: float = 60.0,
         unix_socket_path: str | None = None,
         username: str | None = None,
         password: str | None = None,
@@ -99,6 +101,7 @@ class PionPromptCache:
             publish_after: A prefix without a name is published when at least so many of its tokens had to be
                 prefilled.
             lane: How rows come: "auto" chooses the fastest that works; see `route.LaneName`.
+            wait_for_others: Seconds to wait, at most, for another process that computes the same prefix.
             unix_socket_path: Path of the server's Unix socket, used instead of host and port.
             username: User that the password belongs to.
             password: The server's password.
@@ -136,6 +139,8 @@ class PionPromptCache:
             clock=clock,
         )
         self._publish_after = publish_after
+        self._wait = wait_for_others
+        self._silence = silence
         self._attached = plans.attach(kv_bits, kv_group_size)
         if self._attached is not None:
             if vquant.lower() != plans.AUTO or boundary_protect:
@@ -209,44 +214,77 @@ class PionPromptCache:
         return self._by_name(self._shape, ids, namespace, prompt_progress_callback)
 
     def _by_name(self, shape: Shape, ids: list[int], namespace: str, progress: Progress | None) -> list[Any]:
-        from .prefix import restore
         from .publish import publish
+
+        restored, miss = self._named(shape, ids, namespace)
+        turn = self._turn(namespace)
+        if isinstance(miss, Absent) and turn.wait():
+            restored, miss = self._named(shape, ids, namespace)
+        if restored is not None:
+            return restored
+        try:
+            caches, milliseconds = self._prefill(ids, both(turn.renew, progress))
+            if isinstance(miss, OtherTokens):
+                # Its rows would be overwritten one by one while somebody may be reading them.
+                self._stats.last_unpublished = str(miss)
+                return caches
+            model = self.model_digest
+
+            def store(lane: Lane, deadline: Deadline) -> int:
+                return publish(lane, deadline, namespace, shape, caches, ids, round(milliseconds), model)
+
+            self._publish(namespace, store)
+            return caches
+        finally:
+            turn.give_back()
+
+    def _named(
+        self, shape: Shape, ids: list[int], namespace: str
+    ) -> tuple[list[Any] | None, Exception | None]:
+        from .prefix import restore
 
         def work(lane: Lane, deadline: Deadline) -> list[Any]:
             return restore(lane, deadline, namespace, shape, ids, self._route)
 
         restored, miss = self._restore(work)
-        if restored is not None:
-            self._stats.add(tokens_restored=len(ids))
-            return restored
-        caches, milliseconds = self._prefill(ids, progress)
-        if isinstance(miss, OtherTokens):
-            # Its rows would be overwritten one by one while somebody may be reading them.
-            self._stats.last_unpublished = str(miss)
-            return caches
-        model = self.model_digest
-
-        def store(lane: Lane, deadline: Deadline) -> int:
-            return publish(lane, deadline, namespace, shape, caches, ids, round(milliseconds), model)
-
-        self._publish(namespace, store)
-        return caches
+        self._stats.add(tokens_restored=0 if restored is None else len(ids))
+        return restored, miss
 
     def _by_tokens(self, shape: Shape, ids: list[int], progress: Progress | None) -> list[Any]:
+        model = self.model_digest
+        parent, caches, miss = self._longest(shape, ids)
+        turn = self._turn(name_of(model, ids))
+        new = len(ids) - _tokens(parent)
+        answered = miss is None or isinstance(miss, NotStored)
+        if new >= self._publish_after and answered and turn.wait():
+            parent, caches, miss = self._longest(shape, ids)
+        done = _tokens(parent)
+        self._stats.add(tokens_restored=done)
+        if caches is not None and done == len(ids):
+            return caches
+        try:
+            caches, milliseconds = self._prefill(ids, both(turn.renew, progress), caches, done)
+            self._publish_tokens(shape, caches, ids, parent, milliseconds * len(ids) / (len(ids) - done))
+            return caches
+        finally:
+            turn.give_back()
+
+    def _longest(
+        self, shape: Shape, ids: list[int]
+    ) -> tuple[Found | None, list[Any] | None, Exception | None]:
+        """What is stored of the tokens, caches that hold it, or why there are none."""
         model = self.model_digest
 
         def work(lane: Lane, deadline: Deadline) -> tuple[Found, list[Any]]:
             return restore_longest(lane, deadline, model, shape, ids, self._route)
 
-        restored, _ = self._restore(work)
-        parent, caches = (None, None) if restored is None else restored
-        done = 0 if parent is None else parent.tokens
-        self._stats.add(tokens_restored=done)
-        if caches is not None and done == len(ids):
-            return caches
-        caches, milliseconds = self._prefill(ids, progress, caches, done)
-        self._publish_tokens(shape, caches, ids, parent, milliseconds * len(ids) / (len(ids) - done))
-        return caches
+        restored, miss = self._restore(work)
+        return (None, None, miss) if restored is None else (*restored, None)
+
+    def _turn(self, namespace: str) -> Turn:
+        # A prefix that is not going to be published makes nobody wait for it.
+        longest = self._wait if self._admission.threshold == 1 else 0.0
+        return Turn(self._try, namespace, longest, self._silence, self._clock)
 
     def keep(self, token_ids: Sequence[int], caches: Sequence[Any], prefill_ms: float = 0.0) -> bool:
         """Publish caches that were filled elsewhere, as by generating an answer.
@@ -276,7 +314,7 @@ class PionPromptCache:
         """Publish a prefix without a name, if it is worth it; whether it is stored."""
         from .publish import publish_tokens
 
-        new = len(ids) - (0 if parent is None else parent.tokens)
+        new = len(ids) - _tokens(parent)
         if new < self._publish_after:
             self._stats.last_unpublished = f"only {new} of {len(ids)} tokens were new"
             return new == 0
@@ -376,3 +414,7 @@ class PionPromptCache:
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+
+
+def _tokens(found: Found | None) -> int:
+    return 0 if found is None else found.tokens

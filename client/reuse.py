@@ -19,7 +19,7 @@ from .route import Route
 if TYPE_CHECKING:
     from .prefix import Shape
 
-MOST_MODELS = 16
+MOST_MODELS = 32
 """Other models that are asked about when this one has nothing stored."""
 
 
@@ -77,12 +77,15 @@ def others(lane: Lane, deadline: Deadline, model: str, ids: Sequence[int]) -> li
         raise BadReply("KV.PREFIX.MODELS answered something else")
     names = [name.decode("latin-1") for name in known[::2] if isinstance(name, bytes)]
     closest = sorted((len(differences(model, name)), name) for name in names if name and name != model)
-    stored = []
-    for _, name in closest[:MOST_MODELS]:
-        found = find(lane, deadline, name, ids, whole=False)
-        if found is not None:
-            stored.append(Other(name, found.tokens, differences(model, name)))
-    return stored
+    asked = [name for _, name in closest[:MOST_MODELS]]
+    for name in asked:
+        lane.send(requests.match(ids, name, whole=False), deadline)
+    answers = [Found.parse(lane.receive(deadline), len(ids)) for _ in asked]
+    return [
+        Other(name, found.tokens, differences(model, name))
+        for name, found in zip(asked, answers, strict=True)
+        if found is not None
+    ]
 
 
 def why_not(lane: Lane, deadline: Deadline, model: str, ids: Sequence[int]) -> str:

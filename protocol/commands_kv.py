@@ -201,12 +201,14 @@ _PREFIX = (
         name="KV.PREFIX.LOOKUP",
         summary="Whether a prefix is stored: both sides, the same rows in the same layers.",
         group="prefix",
-        reply="HIT or MISS; with AT, STALE for any other generation.",
+        reply="HIT or MISS; with AT, STALE for any other generation. With WAIT, which comes last, a prefix "
+        "that somebody has claimed is waited for until it can be restored, or the claim or the time is over.",
         parameters=(
             key("namespace"),
             optional(after("TOKENS", integer("tokens"))),
             optional(after("PREFILL_MS", integer("milliseconds"))),
             _AT,
+            optional(after("WAIT", integer("milliseconds"))),
         ),
         flags=("readonly", "fast"),
         categories=("kv", "read", "fast"),

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from .spec import CommandSpec, after, integer, key, optional, string, word
+from .spec import CommandSpec, Example, after, integer, key, optional, string, word
 
 REUSE_COMMANDS = (
+    CommandSpec(
+        name="KV.PREFIX.CLAIM",
+        summary="Asks for the right to compute a prefix: of several clients that want it only one does.",
+        group="prefix",
+        reply="CLAIMED: compute and publish it; the claim ends with the lease or the connection, asking "
+        "again renews it, and a lease of 0 gives it back (OK). HELD: somebody else computes it, see LOOKUP "
+        "WAIT. HIT: it can be restored.",
+        parameters=(key("namespace"), integer("lease-milliseconds")),
+        flags=("write",),
+        categories=("kv", "write", "fast"),
+        keys=(1, 1, 1),
+        usage="ns_key lease_ms",
+        examples=(Example("KV.PREFIX.CLAIM demo 5000", "CLAIMED"),),
+    ),
     CommandSpec(
         name="KV.PREFIX.MAP",
         summary="Where a prefix's rows lie in page files, for a client on this machine that maps them.",

@@ -58,11 +58,18 @@ class Client:
     commands: int = 0
     transaction: Transaction = field(default_factory=Transaction)
     preparations: Preparations = field(default_factory=Preparations)
+    claims: set[bytes] = field(default_factory=set)
+    """Prefixes that it computes now."""
     channels: dict[bytes, None] = field(default_factory=dict)
     patterns: dict[bytes, None] = field(default_factory=dict)
     """What it listens to, in the order in which it began to; kept by `Channels`."""
     two_byte_input: Input = Input.F16
     """What two-byte elements of this client were last: the best guess before it has declared the next."""
+
+    @property
+    def claimant(self) -> bytes:
+        """Its name among the clients of all servers on the data directory, ever."""
+        return f"{self.service.place.run_id}:{self.id}".encode()
 
     @property
     def listens_to(self) -> int:
@@ -120,6 +127,8 @@ class Client:
         """Let go of what only lives as long as the connection."""
         self.transaction.close()
         self.preparations.close()
+        while self.claims:
+            self.service.store.release_claim(self.claims.pop(), self.claimant)
 
 
 def read_addresses(client: Client, transport: asyncio.BaseTransport) -> None:

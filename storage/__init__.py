@@ -1,6 +1,7 @@
 """Schema, pages, catalog, eviction: where rows live and what is visible."""
 
 from .bases import PrefixPlan
+from .claims import Answer as ClaimAnswer
 from .errors import (
     BadOrder,
     BadRange,
@@ -60,6 +61,7 @@ __all__ = [
     "BadRange",
     "BeyondTokens",
     "CatalogCorrupt",
+    "ClaimAnswer",
     "DirectoryError",
     "Durability",
     "Expired",

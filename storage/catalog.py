@@ -37,6 +37,7 @@ TABLES = (
     "models",
     "prompts",
     "manifests",
+    "claims",
     "immutable",
     "receipts",
     "unsynced",

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from . import listing, namespaces, prompts, read, snapshots, states, write
+from . import claims, listing, namespaces, prompts, read, snapshots, states, write
 from .compact import compact
 from .engine import Engine
 from .errors import NoSpace
@@ -102,6 +102,7 @@ class Store(PrefixCalls):
             self._flush_usage,
             lambda: namespaces.drop_expired(engine),
             self.keyspace.sweep,
+            lambda: claims.sweep(engine),
             self._drop_freed_maps,
             self._compact,
             engine.pages.tick,
@@ -201,6 +202,27 @@ class Store(PrefixCalls):
             whole: Find only namespaces all of whose tokens `ids` begins with.
         """
         return prompts.match(self._engine, ids, model, fewest, whole)
+
+    def claim(self, namespace: bytes, owner: bytes, lease: float) -> claims.Answer:
+        """Ask for the right to compute a prefix; again by the same owner, the lease begins anew.
+
+        Args:
+            namespace: The prefix; it need not be there.
+            owner: Who asks; no two of any process may be the same.
+            lease: Seconds after which the claim is over.
+
+        Raises:
+            NameLimit: The name is empty or too long.
+        """
+        return claims.claim(self._engine, namespace, owner, lease)
+
+    def release_claim(self, namespace: bytes, owner: bytes) -> bool:
+        """Give a claim back; whether there was one."""
+        return claims.release(self._engine, namespace, owner)
+
+    def is_claimed(self, namespace: bytes) -> bool:
+        """Whether somebody has the right to compute a prefix."""
+        return claims.is_claimed(self._engine, namespace)
 
     def models(self) -> dict[bytes, int]:
         """The models that namespaces were registered under, and how many each; see `match`."""

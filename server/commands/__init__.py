@@ -17,6 +17,7 @@ from . import (
     memory,
     prefix,
     prefix_blocks,
+    prefix_claim,
     prefix_listing,
     prefix_manifest,
     prefix_match,
@@ -41,7 +42,7 @@ from . import (
 _FAMILIES = (
     connection, client, command, config, info, process, stats, acl, memory, slowlog,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
-    prefix_match, prefix_transactions, prefix_transitions, prefix_manifest, ledger,
+    prefix_match, prefix_claim, prefix_transactions, prefix_transitions, prefix_manifest, ledger,
     prefix_listing, prefix_upkeep,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,
 )  # fmt: skip

@@ -216,6 +216,5 @@ HANDLERS: dict[str, Handler] = {
     "KV.PREFIX.COMMIT": commit,
     "KV.PREFIX.DROP": drop,
     "KV.PREFIX.INFO": info,
-    LOOKUP: lookup,
     REGISTER: register,
 }

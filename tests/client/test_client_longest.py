@@ -102,8 +102,10 @@ def test_token_types_make_no_difference(tiny: Tiny, store_port: int, ids: list[i
         assert reuse(second)[0] == 150
 
 
-def test_another_model_misses_with_a_reason(tiny: Tiny, store_port: int, ids: list[int]) -> None:
-    model = tiny()
+def test_another_model_misses_with_a_reason(
+    tiny: Tiny, start_server: Callable[..., Any], ids: list[int]
+) -> None:
+    model, store_port = tiny(), start_server().port
     cache_for(model, store_port).get_or_prefill(ids)
     model.model.layers[1].mlp.up_proj.weight = model.model.layers[1].mlp.up_proj.weight * 1.5
     other = cache_for(model, store_port)
@@ -212,9 +214,9 @@ def test_what_is_stored_already_is_not_sent_again(tiny: Tiny, store_port: int, i
     row = 4 * 2 * 64 * 4  # layers, sides, elements, bytes
     first, second = cache_for(model, store_port), cache_for(model, store_port)
     first.get_or_prefill(ids[:100])
-    assert 100 * row < sent(first) < 110 * row
+    assert 100 * row < sent(first) < 115 * row
     second.get_or_prefill(ids)
-    assert second.stats()["stores"] == 1 and 50 * row < sent(second) < 60 * row
+    assert second.stats()["stores"] == 1 and 50 * row < sent(second) < 65 * row
     with StoreClient(port=store_port) as client:
         client.drop_prefix(name_of(first.model_digest, ids[:100]))
     third = cache_for(model, store_port)

@@ -1,0 +1,144 @@
+"""Processes that want the same prefix at a time: one prefills, the others restore what it publishes."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pionkv.client import PionPromptCache
+
+Tiny = Callable[..., Any]
+IDS = [int(token) for token in np.random.default_rng(9).integers(0, 300, 160)]
+PROCESSES = 10
+
+SCRIPT = """
+import json, sys, time
+sys.path.insert(0, sys.argv[1])
+from pionkv.client import PionPromptCache
+from small_models import build, plain
+port, ids, name = int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
+cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32)
+cache.model_digest
+def work(done, total):
+    # What a large model takes for a chunk.
+    time.sleep(0.2)
+    print(json.dumps({"chunk": done}), flush=True)
+    if len(sys.argv) > 5 and done >= 64:
+        sys.stdin.readline()
+print("ready", flush=True)
+sys.stdin.readline()
+caches = cache.get_or_prefill(ids, name, prompt_progress_callback=work)
+total = float(sum(each.keys[:, :, : each.offset].sum() for each in caches))
+print(json.dumps({**cache.stats(), "total": total}), flush=True)
+"""
+
+
+class Process:
+    """A model process that waits to be told to go."""
+
+    def __init__(self, port: int, name: str | None, *flags: str) -> None:
+        arguments = (str(Path(__file__).parent), str(port), json.dumps(IDS), json.dumps(name), *flags)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def result(self) -> dict[str, Any]:
+        while True:
+            found: dict[str, Any] = json.loads(self.line())
+            if "total" in found:
+                return found
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def processes() -> Iterator[Callable[..., Process]]:
+    started: list[Process] = []
+
+    def start(port: int, name: str | None = None, *flags: str) -> Process:
+        started.append(Process(port, name, *flags))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
+
+
+def test_ten_processes_prefill_once(processes: Callable[..., Process], store_port: int) -> None:
+    started = [processes(store_port) for _ in range(PROCESSES)]
+    assert [process.line() for process in started] == ["ready"] * PROCESSES
+    for process in started:
+        process.go()
+    results = [process.result() for process in started]
+    assert sorted(result["tokens_prefilled"] for result in results) == [0] * (PROCESSES - 1) + [160]
+    assert sum(result["stores"] for result in results) == 1
+    assert len({result["total"] for result in results}) == 1
+
+
+@pytest.mark.parametrize("name", [None, "once"])
+def test_the_next_takes_over_when_the_first_dies(
+    processes: Callable[..., Process], start_server: Callable[..., Any], name: str | None
+) -> None:
+    from small_models import build, plain
+
+    port = start_server().port
+    first = processes(port, name, "stops half-way")
+    assert first.line() == "ready"
+    first.go()
+    assert [first.line(), first.line()] == ['{"chunk": 32}', '{"chunk": 64}']
+    cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32)
+    steps: list[int] = []
+
+    def note(done: int, total: int) -> None:
+        steps.append(done)
+
+    second = threading.Thread(
+        target=lambda: cache.get_or_prefill(IDS, name, prompt_progress_callback=note), daemon=True
+    )
+    second.start()
+    second.join(1.5)
+    assert second.is_alive() and not steps, "it waits as long as the first one lives"
+    first.process.kill()
+    second.join(30)
+    assert not second.is_alive() and steps[-1] == 160
+    assert (cache.stats()["tokens_prefilled"], cache.stats()["stores"]) == (160, 1)
+
+
+def test_nobody_waits_longer_than_asked(
+    processes: Callable[..., Process], start_server: Callable[..., Any]
+) -> None:
+    from small_models import build, plain
+
+    port = start_server().port
+    first = processes(port, None, "stops half-way")
+    first.go()
+    while first.line() != '{"chunk": 64}':
+        pass
+    cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32, wait_for_others=0.2)
+    cache.get_or_prefill(IDS)
+    assert cache.stats()["tokens_prefilled"] == 160
+    never = PionPromptCache(build(plain), port=port, prefill_chunk_size=32, wait_for_others=0)
+    never.get_or_prefill([1, *IDS])
+    assert never.stats()["tokens_prefilled"] == 161
