@@ -37,6 +37,7 @@ class Lane:
 
     Attributes:
         pending: Commands sent whose replies have not been received.
+        traffic: Where its bytes are counted.
     """
 
     def __init__(self, connection: socket.socket, traffic: Traffic | None = None) -> None:
@@ -47,7 +48,7 @@ class Lane:
             traffic: Where the bytes are counted.
         """
         self._socket: socket.socket | None = connection
-        self._traffic = traffic or Traffic()
+        self.traffic = traffic or Traffic()
         # Rows of a short prefix are small bulks: announced like large ones, they take the same path.
         self._parser = ReplyParser(large_bulk=1)
         self.pending = 0
@@ -97,7 +98,7 @@ class Lane:
             while buffers:
                 connection.settimeout(deadline.wait())
                 sent = connection.sendmsg(buffers[:_MOST_BUFFERS])
-                self._traffic.sent += sent
+                self.traffic.sent += sent
                 buffers = _unsent(buffers, sent)
         self.pending += 1
 
@@ -156,7 +157,7 @@ class Lane:
         count = connection.recv_into(self._parser.get_buffer())
         if count == 0:
             raise ConnectionLost("the server ended the connection")
-        self._traffic.received += count
+        self.traffic.received += count
         self._parser.received(count)
 
     @contextmanager
