@@ -87,17 +87,17 @@ def publish_tokens(
     if not shape.specs:
         return publish(lane, deadline, namespace, shape, caches, ids, prefill_ms, model)
     lane.send(("KV.PREFIX.LOOKUP", namespace), deadline)
-    stored = 0
-    if lane.receive(deadline) != "HIT":
-        first, txn = _begin(lane, deadline, namespace, shape, ids, prefill_ms, model, parent)
-        with _aborted_on_refusal(lane, deadline, txn):
-            stored += _store_rows(lane, deadline, namespace, shape, caches, first, len(ids), txn)
-            _receive_all(lane, deadline)
-            lane.send(("KV.PREFIX.PUBLISH", txn), deadline)
-            lane.receive(deadline)
-    # They describe the position after the last row, so a server forgets them when rows are published.
-    stored += _store_states(lane, deadline, namespace, shape, caches, ids)
-    _receive_all(lane, deadline)
+    if lane.receive(deadline) == "HIT":
+        stored = _store_states(lane, deadline, namespace, shape, caches, ids)
+        _receive_all(lane, deadline)
+        return stored
+    first, txn = _begin(lane, deadline, namespace, shape, ids, prefill_ms, model, parent)
+    with _aborted_on_refusal(lane, deadline, txn):
+        stored = _store_states(lane, deadline, namespace, shape, caches, ids, txn)
+        stored += _store_rows(lane, deadline, namespace, shape, caches, first, len(ids), txn)
+        _receive_all(lane, deadline)
+        lane.send(("KV.PREFIX.PUBLISH", txn), deadline)
+        lane.receive(deadline)
     return stored
 
 
@@ -144,11 +144,18 @@ def _aborted_on_refusal(lane: Lane, deadline: Deadline, txn: bytes) -> Iterator[
 
 
 def _store_states(
-    lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, caches: Sequence[Any], ids: Sequence[int]
+    lane: Lane,
+    deadline: Deadline,
+    namespace: Name,
+    shape: Shape,
+    caches: Sequence[Any],
+    ids: Sequence[int],
+    txn: bytes | None = None,
 ) -> int:
+    within: requests.Command = () if txn is None else ("TXN", txn)
     for index in shape.layout.state_caches:
         blob = memoryview(cache_states.dump(caches[index], len(ids)))
-        _send(lane, ("SSM.PREFIX.STORE", namespace, index, blob), deadline)
+        _send(lane, ("SSM.PREFIX.STORE", namespace, index, blob, *within), deadline)
     return len(shape.layout.state_caches)
 
 
