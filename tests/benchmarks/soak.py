@@ -44,6 +44,12 @@ def anonymous(client: redis.Redis) -> int:
     return int(client.info("memory")["used_memory"])
 
 
+def numbers(lines: bytes) -> dict[str, int]:
+    """Lines of name:value."""
+    pairs = (line.decode().split(":") for line in lines.split(b"\r\n") if line)
+    return {name: int(value) for name, value in pairs}
+
+
 def store(client: redis.Redis, tokens: int, layers: int, rows: np.ndarray) -> None:
     """Store every layer of both sides, batch after batch, as a prefill brings them."""
     client.execute_command("KV.PREFIX.REGISTER", "soak", DIM, FORMAT)
@@ -85,6 +91,7 @@ def one_round(server: ServerProcess, tokens: int, layers: int, rows: np.ndarray)
             )
             assert again == first, "every batch holds the same rows"
         accounted, real = stored(reader), blocks(server.data_dir)
+        ledger = numbers(reader.execute_command("V.LEDGER", "soak"))
         logical = tokens * layers * 2 * len(first) // BATCH
         memory = anonymous(reader)
         writer.execute_command("KV.PREFIX.DROP", "soak")
@@ -93,8 +100,11 @@ def one_round(server: ServerProcess, tokens: int, layers: int, rows: np.ndarray)
             "layers": layers,
             "logical_bytes": logical,
             "accounted_bytes": accounted,
+            "ledger_bytes": ledger["physical_total"],
             "disk_bytes": real,
-            "difference": round(abs(accounted - real) / real, 5),
+            "difference": round(
+                max(abs(size - real) for size in (accounted, ledger["physical_total"])) / real, 5
+            ),
             "anonymous_bytes": memory,
             "seconds": round(seconds, 1),
             "bytes_left_after_drop": stored(writer),
