@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pionkv.protocol.limits import Limits
-from pionkv.storage import Store
+from pionkv.storage import Durability, Store
 
 from . import control as channel
 from .acl.log import Refusals
@@ -56,6 +56,8 @@ class Service:
         self.loop = loop
         self.clock = clock
         self.request_stop = request_stop
+        self.durable = Durability(settings.durability) is Durability.ALWAYS
+        """What is answered is on the disk: a thread brings it there, not the event loop."""
         self.place = place or Place()
         self.limits = Limits(bulk_bytes=settings.max_bulk_bytes)
         self.threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="pack")

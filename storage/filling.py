@@ -59,6 +59,7 @@ class PageWrite(ABC):
         self._base = page.layout.offset(layer, side)
         self._open = True
         self._sealed = False
+        self._synced = False
         self._done = 0
         self._filling = 0
         self._window = engine.windows.take()
@@ -99,6 +100,7 @@ class PageWrite(ABC):
         if self._sealed:
             raise WriteClosed
         self._flush_all()
+        self._synced = False
         self._done = 0
         self._pieces.clear()
         self._tail = self._first_tail()
@@ -120,6 +122,11 @@ class PageWrite(ABC):
         if not self._sealed:
             self._sealed = True
             self._engine.windows.give_back(self._window)
+
+    def to_disk(self) -> None:
+        """Bring the rows to the disk if that is promised; the commit then need not. Any thread."""
+        self._flush_all()
+        self._sync_page()
 
     def commit(self) -> int:
         """Publish the rows; the generation this makes.
@@ -185,10 +192,11 @@ class PageWrite(ABC):
 
     def _sync_page(self) -> None:
         """Under `always` a page, and its name, reach the disk before the catalog names it."""
-        if self._engine.options.durability is Durability.ALWAYS:
+        if self._engine.options.durability is Durability.ALWAYS and not self._synced:
             sync_file(self._page.fd)
             if not self._page.published:
                 sync_directory(self._engine.pages.directory)
+            self._synced = True
 
     def _first_tail(self) -> Tail:
         """The piece to go on with: the region's last one when these rows follow it and it is not full."""

@@ -42,6 +42,9 @@ class PreparedWrite(Write):
         """Layer and side."""
         return self._place
 
+    def to_disk(self) -> None:
+        """Nothing: the transaction brings its pages to the disk before it is published."""
+
     def commit(self) -> int:
         """Add the rows to the transaction; the generation it is bound to.
 

@@ -79,6 +79,7 @@ class Transaction:
     receipt: Receipt | None = None
     _runs: dict[Place, Extents] = field(default_factory=dict)
     _writes: list[PreparedWrite | PreparedState] = field(default_factory=list)
+    _synced: int = 0
     _states: dict[int, PreparedState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -177,6 +178,10 @@ class Transaction:
         """Take over a state."""
         self._states[write.number] = write
         self._writes.append(write)
+
+    def to_disk(self) -> None:
+        """Bring its pages to the disk if that is promised, so that publishing need not. Any thread."""
+        self._sync_pages()
 
     def publish(self) -> Receipt:
         """Make everything visible in one step. Again: the same receipt.
@@ -290,10 +295,12 @@ class Transaction:
 
     def _sync_pages(self) -> None:
         """Under `always` pages, and their names, reach the disk before the catalog names them."""
-        if self.engine.options.durability is Durability.ALWAYS and self._writes:
+        if self.engine.options.durability is Durability.ALWAYS and len(self._writes) != self._synced:
+            writes = len(self._writes)
             for page in self._own_pages().values():
                 sync_file(page.fd)
             sync_directory(self.engine.pages.directory)
+            self._synced = writes
 
     def _change(self, writer: Writer, tokens: int) -> Receipt:
         plan, base = self.plan, self._base_again(writer)

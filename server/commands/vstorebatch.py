@@ -128,7 +128,7 @@ def _store(client: Client, target: Target, place: Place, declared: Input, values
     spec = place.spec(target)
     check_length(spec, place.count, declared, values.nbytes)
     client.service.metrics.rows_in[spec.format] += values.nbytes
-    if not (declared.lands(spec) or client.service.kernels.has(spec)):
+    if client.service.durable or not (declared.lands(spec) or client.service.kernels.has(spec)):
         return _store_in_thread(client, target, place, declared, values)
     with place.begin(target) as write:
         Filler(write, declared).fill(values)
@@ -142,6 +142,8 @@ async def _store_in_thread(
     service = client.service
     with place.begin(target) as write:
         await service.loop.run_in_executor(service.threads, Filler(write, declared).fill, values)
+        if service.durable:
+            await service.loop.run_in_executor(service.threads, write.to_disk)
         write.commit()
     return reply.OK
 
