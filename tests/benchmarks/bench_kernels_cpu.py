@@ -17,15 +17,14 @@ from functools import partial
 
 import mlx.core as mx
 import numpy as np
-from codec_peers import Peer, mlx_peer, numpy_peer
+from codec_peers import Peer, mlx_peer, numpy_peer, oracle_peer
 from harness import Row, Spread, interleaved, rate_row, write_results
 from kv_families import relative_error
 from pionkv.kernels import FORMATS, Element, LayerSpec, pack, unpack, warm_up
 
 ROWS, DIM, POOL = 512, 1024, 4
-REPEATS = (
-    16  # of the pool, where threads are compared: one pool is shorter than the interpreter's switch interval
-)
+# Of the pool, where threads are compared: one pool is shorter than the interpreter's switch interval.
+REPEATS = 16
 GIGABYTES = ROWS * DIM * 2 * POOL / 1e9
 UNIT = "GB/s of fp16"
 Arms = dict[str, Callable[[], object]]
@@ -38,6 +37,7 @@ TARGETS = {
     "mlx4g32": (5.0, 15.0, "mlx"),
     "turbo4": (5.0, 5.0, "mlx"),
 }
+MLX_LAYOUTS = ("mlx4g32", "mlx4g64", "mlx8g32", "mlx8g64")
 
 
 def spec_of(name: str) -> LayerSpec:
@@ -57,9 +57,17 @@ class Work:
         self.sources = [rng.standard_normal((ROWS, DIM)).astype(dtype) for _ in range(POOL)]
         self.packed = [np.zeros((ROWS, self.spec.row_bytes), np.uint8) for _ in range(POOL)]
         self.restored = [np.zeros((ROWS, DIM), dtype) for _ in range(POOL)]
-        self.peers = {"mlx": mlx_peer(name), "numpy": numpy_peer(name)}
-        self.inputs = {"mlx": [mx.array(x) for x in self.sources], "numpy": self.sources}
-        self.parts = {lib: [p.pack(x) for x in self.inputs[lib]] for lib, p in self.peers.items() if p}
+        # mx.quantize beside every format, and numpy at least as the oracle uses it.
+        offered = {
+            "mlx": mlx_peer(name),
+            "numpy": numpy_peer(name),
+            "mx.quantize 4 bits": None if name in MLX_LAYOUTS else mlx_peer("mlx4g32"),
+            "oracle": oracle_peer(self.spec, self.element, ROWS),
+        }
+        self.peers = {library: peer for library, peer in offered.items() if peer}
+        arrays = [mx.array(x) for x in self.sources]
+        self.inputs = {library: arrays if library.startswith("m") else self.sources for library in self.peers}
+        self.parts = {library: [p.pack(x) for x in self.inputs[library]] for library, p in self.peers.items()}
 
     def pack(self) -> None:
         for source, out in zip(self.sources, self.packed, strict=True):
@@ -74,7 +82,7 @@ class Work:
         self.pack()
         self.unpack()
         for library, peer in self.peers.items():
-            if peer is None:
+            if library == "mx.quantize 4 bits":
                 continue
             theirs = np.array(peer.unpack(self.parts[library][0])).astype(np.float32)
             ours = self.restored[0].astype(np.float32)
@@ -84,8 +92,7 @@ class Work:
         ours = self.pack if direction == "pack" else self.unpack
         arms: Arms = {"ours": ours, "copy": self.copy}
         for library, peer in self.peers.items():
-            if peer is not None:
-                arms[library] = self._peer_arm(library, peer, direction)
+            arms[library] = self._peer_arm(library, peer, direction)
         return arms
 
     def copy(self) -> None:
@@ -124,9 +131,9 @@ def measure(name: str, rounds: int) -> list[Row]:
     return rows
 
 
-def threads(rounds: int) -> list[Row]:
+def threads(name: str, rounds: int) -> list[Row]:
     """Two threads with half the rows each, against one with all."""
-    work, rows = Work("mlx4g32"), []
+    work, rows = Work(name), []
     work.check()
     amount = GIGABYTES * REPEATS
 
@@ -147,10 +154,10 @@ def threads(rounds: int) -> list[Row]:
                 "one": partial(run, direction, slice(0, ROWS)),
             }
             seconds = interleaved(arms, rounds)
-            name = f"mlx4g32 {direction}, two threads"
+            title = f"{name} {direction}, two threads"
             peer = ("one thread", seconds["one"])
             rows.append(
-                rate_row(name, UNIT, amount, seconds["two"], peer, 1.4, best=_best(seconds, "two", "one"))
+                rate_row(title, UNIT, amount, seconds["two"], peer, 1.4, best=_best(seconds, "two", "one"))
             )
     return rows
 
@@ -216,7 +223,9 @@ def main() -> None:
     rows: list[Row] = []
     for name in FORMATS:
         rows += measure(name, rounds)
-    rows += threads(rounds) + loop_lag()
+    for name in TARGETS:
+        rows += threads(name, rounds)
+    rows += loop_lag()
     write_results("kernels_cpu", rows, shape={"rows": ROWS, "dim": DIM, "pool": POOL, "rounds": rounds})
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from pionkv.kernels import Element, LayerSpec, pack, unpack
 from pionkv.kernels.codebooks import TURBO, TURBO_UNIT
 from pionkv.kernels.oracle import fp8 as fp8_oracle
 
@@ -42,6 +43,23 @@ def numpy_peer(name: str) -> Peer | None:
     return {"fp16": _np_fp16, "int8": _np_int8, "fp8": _np_fp8, "mlx4g32": _np_affine4}.get(
         name, lambda: None
     )()
+
+
+def oracle_peer(spec: LayerSpec, element: Element, rows: int) -> Peer:
+    """The definition in plain numpy: the same bytes as ours."""
+    dtype = np.float32 if element is Element.F32 else np.float16
+
+    def pack_rows(x: Any) -> Any:
+        out = np.empty((rows, spec.row_bytes), np.uint8)
+        pack(spec, x, element, rows, out, backend="oracle")
+        return out
+
+    def unpack_rows(packed: Any) -> Any:
+        out = np.empty((rows, spec.dim), dtype)
+        unpack(spec, packed, rows, element, out, backend="oracle")
+        return out
+
+    return Peer(pack_rows, unpack_rows)
 
 
 def _evaluated(work: Callable[[Any], Any]) -> Callable[[Any], Any]:
