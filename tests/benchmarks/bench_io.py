@@ -110,6 +110,9 @@ class Bench:
         self.ours = Wire(("127.0.0.1", ours.port))
         self.redis = Wire(("127.0.0.1", redis_port))
         self.redis_port = redis_port
+        with redis.Redis(port=ours.port) as client:
+            while client.info("pion")["kernels_loading"]:
+                threading.Event().wait(0.05)
         self.rows: list[Row] = []
 
     def sizes(self) -> None:
