@@ -46,10 +46,10 @@ $(VENV)/ready: pyproject.toml
 	touch $@
 
 # mlx's Linux wheel carries a reference BLAS; OpenBLAS makes a model on the CPU about 70 times faster.
-# redis-cli and redis-server are peers in tests. Where apt or root is missing nothing is installed and what needs them says so.
+# redis-cli and redis-server are peers in tests, Chromium opens the page. Where apt or root is missing nothing is installed and what needs them says so.
 system:
 	@if [ "$$(uname -s)" = Linux ] && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-	  missing=; for p in libopenblas0-pthread redis-tools redis-server; do \
+	  missing=; for p in libopenblas0-pthread redis-tools redis-server chromium; do \
 	    dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	  if [ -n "$$missing" ]; then echo "installing$$missing"; apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi; fi

@@ -22,6 +22,7 @@ from .listening import EXIT_FAILURE, ListenError, Listeners, announce, listen
 from .metrics import Every
 from .place import Place
 from .service import Service
+from .web.site import Site
 
 TICK_SECONDS = 1.0
 FLUSH_SECONDS = 0.1
@@ -50,12 +51,13 @@ class App:
             settings, store, self.loop, request_stop=request_stop or self.stop, place=place
         )
         self._dispatcher = make_dispatcher()
-        self.service.entries = self._dispatcher.entries
+        self.service.take_entries(self._dispatcher.entries)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._listeners: Listeners | None = None
         self._servers: list[asyncio.Server] = []
         self._timers: list[Every] = []
+        self._sites: list[Site] = []
 
     async def start(self) -> None:
         """Bind and accept. `service.tcp_port` is the real port from then on.
@@ -78,11 +80,34 @@ class App:
             keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
             server = await self.loop.create_unix_server(self._connect, sock=unix, backlog=backlog, **keep)
             self._servers.append(server)
+        await self._open_sites()
         self.service.lag.start()
         self.service.kernels.start()
         self._timers.append(Every(self.loop, TICK_SECONDS, self._tick))
         if self.service.place.workers > 1:
             self._timers.append(Every(self.loop, FLUSH_SECONDS, self.service.sums.flush))
+
+    async def _open_sites(self) -> None:
+        """Open the HTTP ports that are asked for: the first worker shows the numbers of all."""
+        service = self.service
+        settings = service.settings
+        if service.place.number:
+            return
+        if settings.http_port >= 0:
+            service.http_port = await self._open_site(settings.http_port, page=True)
+        if settings.metrics_port >= 0:
+            service.metrics_port = await self._open_site(settings.metrics_port, page=False)
+
+    async def _open_site(self, port: int, *, page: bool) -> int:
+        site = Site(self.service, page=page)
+        self._sites.append(site)
+        host = self.service.settings.host
+        try:
+            real = await site.start(host, port)
+        except OSError as error:
+            raise ListenError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        logs.logger().info("http", address=f"http://{host}:{real}/" + ("" if page else "metrics"))
+        return real
 
     def stop(self) -> None:
         """Begin a graceful stop."""
@@ -113,6 +138,8 @@ class App:
         for connection in list(self.service.connections.values()):
             connection.abort()
         await self.service.no_connections.wait()
+        for site in self._sites:
+            await site.stop()
         self._shut_down()
 
     async def _wait_for_clients(self, seconds: float) -> None:
@@ -146,6 +173,7 @@ class App:
     def _tick(self) -> None:
         self.service.close_idle()
         self.look_at_users()
+        self.service.misses.examine(self.service.store, self.service.clock())
         try:
             self.service.store.tick()
         except (StorageError, OSError) as error:

@@ -23,6 +23,9 @@ UNCOUNTED = ("qbuf", "qbuf-free", "argv-mem", "obl", "oll", "omem", "tot-mem")
 """Memory of one connection, not counted here. Older releases of redis-py fail where a name is missing."""
 
 
+TCP, UNIX = "tcp", "unix"
+
+
 class ReplyMode(Enum):
     """CLIENT REPLY: which commands are answered."""
 
@@ -129,6 +132,11 @@ class Client:
         self.preparations.close()
         while self.claims:
             self.service.store.release_claim(self.claims.pop(), self.claimant)
+
+
+def lane_of(transport: asyncio.BaseTransport) -> str:
+    """How bytes of a connection travel."""
+    return TCP if isinstance(transport.get_extra_info("sockname"), tuple) else UNIX
 
 
 def read_addresses(client: Client, transport: asyncio.BaseTransport) -> None:

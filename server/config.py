@@ -152,6 +152,14 @@ class Settings:
     latency_monitor_threshold: int = _setting(
         0, "milliseconds from which on LATENCY records a spike; 0: none", _within(0, 1 << 31), live=True
     )
+    http_port: int = _setting(
+        -1,
+        "TCP port of the page that shows the server, and of its metrics; 0 picks one, -1: none",
+        _within(-1, 65535),
+    )
+    metrics_port: int = _setting(
+        -1, "TCP port of the metrics for Prometheus alone; 0 picks one, -1: none", _within(-1, 65535)
+    )
     log_level: str = _setting(
         "info", "least severe message that is logged", _one_of(LOG_LEVELS), redis="loglevel"
     )

@@ -22,7 +22,7 @@ from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestP
 from . import eager
 from .admission import admit, check_permission
 from .arguments import Argument
-from .clients import Client, ReplyMode, read_addresses
+from .clients import TCP, Client, ReplyMode, lane_of, read_addresses
 from .dispatch import Dispatcher, Entry, Slow
 from .errors import describe
 from .keyed import send
@@ -70,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         """They are run at the end of this turn, with those of others."""
         self._held: Taken | BulkStart | None = None
         """What has to wait until they are answered."""
+        self._lane = TCP
         self._input_over = False
         self._ended = False
         self._unheard: int | None = None
@@ -83,7 +84,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register, or refuse when the server is full."""
         self._transport = cast(asyncio.Transport, transport)
-        self._out.attach(self._transport)
+        self._lane = lane_of(self._transport)
+        self._out.attach(self._transport, self._lane)
         self._service.metrics.connections += 1
         read_addresses(self.client, self._transport)
         self.client.last_active = self._service.clock()
@@ -114,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._unheard > LINGER_BYTES:
                 self.abort()
             return
-        self._service.metrics.bytes_read += nbytes
+        self._service.metrics.received[self._lane] += nbytes
         self.client.last_active = self._service.clock()
         self._parser.received(nbytes)
         self._advance()

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import msgpack
 import xxhash
 
-HALF_BYTES = 32 << 10
+HALF_BYTES = 256 << 10
 _HEAD = struct.Struct("<QIQ")
 """Sequence number, length and xxh3-64 of what follows."""
 
@@ -72,9 +72,9 @@ class Counters:
         return max((half for half in halves if half is not None), key=lambda half: half[0], default=None)
 
     def _half(self, slot: int, which: int) -> tuple[int, Numbers] | None:
-        raw = os.pread(self._handle, HALF_BYTES, _at(slot, which))
-        sequence, length, seal = _HEAD.unpack_from(raw)
-        body = raw[_HEAD.size : _HEAD.size + length]
+        at = _at(slot, which)
+        sequence, length, seal = _HEAD.unpack(os.pread(self._handle, _HEAD.size, at))
+        body = os.pread(self._handle, length, at + _HEAD.size) if length < HALF_BYTES else b""
         if not sequence or len(body) != length or _seal(sequence, body) != seal:
             return None
         return sequence, msgpack.unpackb(body)

@@ -21,8 +21,10 @@ class Metrics:
     errors: int = 0
     connections: int = 0
     rejected_connections: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
+    received: Counter[str] = field(default_factory=Counter)
+    """Bytes from clients, by lane."""
+    sent: Counter[str] = field(default_factory=Counter)
+    """Bytes to clients, by lane."""
     rows_in: Counter[str] = field(default_factory=Counter)
     """Bytes of rows received, by stored format."""
     rows_out: Counter[str] = field(default_factory=Counter)
@@ -31,6 +33,8 @@ class Metrics:
     """Rows served, the original's `total_fetches`."""
     hits: int = 0
     misses: int = 0
+    miss_reasons: Counter[str] = field(default_factory=Counter)
+    """Misses by why, as far as that was looked at; it is once a second."""
 
     def numbers(self) -> dict[str, int]:
         """All of them under one name each, to be added to those of other processes."""

@@ -53,11 +53,13 @@ class Output:
         self._pushed_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._turn = TURN_BYTES
+        self._lane = ""
 
-    def attach(self, transport: asyncio.Transport) -> None:
+    def attach(self, transport: asyncio.Transport, lane: str) -> None:
         """Write to `transport` from now on."""
         transport.set_write_buffer_limits(high=0)
         self._transport = transport
+        self._lane = lane
 
     def detach(self) -> None:
         """The connection is gone: who waits to send gets `ConnectionResetError`, further replies vanish."""
@@ -109,7 +111,7 @@ class Output:
         self._gathered, size, self._gathered_bytes = [], self._gathered_bytes, 0
         if self._transport is None:
             return
-        self._metrics.bytes_written += size
+        self._metrics.sent[self._lane] += size
         self._turn -= size
         if size <= GATHER_BYTES:
             self._transport.write(b"".join(gathered))

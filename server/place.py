@@ -56,17 +56,22 @@ class Sums:
     Args:
         place: Which worker this is.
         gauges: What is true of this process now, such as how many clients it has.
+        counts: Further numbers that only grow.
 
     Attributes:
         metrics: This worker's own, and those of earlier processes in its place.
         receipt: The same.
+        before: The numbers of an earlier process in its place, when this one began.
         elsewhere: The numbers of the other workers, as of the last `flush`.
     """
 
-    def __init__(self, place: Place, gauges: Callable[[], Numbers]) -> None:
+    def __init__(
+        self, place: Place, gauges: Callable[[], Numbers], counts: Callable[[], Numbers] = dict
+    ) -> None:
         self._place = place
         self._gauges = gauges
-        before = place.counters.read(place.number) if place.counters is not None else {}
+        self._counts = counts
+        self.before = before = place.counters.read(place.number) if place.counters is not None else {}
         self.metrics = Metrics.of(before)
         self.receipt = Totals.of(before)
         self.elsewhere: list[Numbers] = []
@@ -109,12 +114,16 @@ class Sums:
         """The sum of a gauge over all workers: here now, elsewhere as of the last `flush`."""
         return self._gauges()[name] + self.elsewhere_of(name)
 
+    def total(self) -> Numbers:
+        """Every number, summed over all workers."""
+        return _sum(self.workers())
+
     def elsewhere_of(self, name: str) -> int:
         """The sum over the other workers, as of the last `flush`."""
         return sum(numbers.get(name, 0) for numbers in self.elsewhere)
 
     def _own(self) -> Numbers:
-        return {**self.metrics.numbers(), **self.receipt.numbers(), **self._gauges()}
+        return {**self.metrics.numbers(), **self.receipt.numbers(), **self._gauges(), **self._counts()}
 
 
 def _sum(found: list[Numbers]) -> Counter[str]:

@@ -20,12 +20,13 @@ from .buffers import ChunkPool, SpoolPool
 from .config import Settings, changed
 from .exporting import Exports
 from .metrics import LoopLag
+from .misses import Misses
 from .monitor import Monitors
 from .notices import Notices
 from .place import Place, Sums
 from .pubsub import Channels
 from .receipt import Receipt
-from .timing import Timing
+from .timing import Histogram, Timing
 from .together import Group
 from .warming import KernelLoader
 
@@ -66,16 +67,17 @@ class Service:
         self.kernels = KernelLoader()
         self.connections: dict[int, Connection] = {}
         self.channels = Channels(self.place.tell, lambda: self.sums.elsewhere_of("listened"))
-        self.sums = Sums(self.place, self._gauges)
-        self.metrics = self.sums.metrics
         self.entries: Mapping[str, Entry] = {}
-        """The commands and how they went; set by whoever makes the dispatcher."""
+        """The commands and how they went."""
+        self.sums = Sums(self.place, self._gauges, self._command_numbers)
+        self.metrics = self.sums.metrics
         self.timing = Timing(
             settings.slowlog_log_slower_than, settings.slowlog_max_len, settings.latency_monitor_threshold
         )
         self.lag = LoopLag(loop, lambda late: self.timing.spike("event-loop", late, clock()))
         self.started_at = self.place.started_at
         self.receipt = Receipt(self.sums.receipt)
+        self.misses = Misses(self.metrics)
         self.users = Users(
             settings.data_dir,
             settings.password,
@@ -90,6 +92,8 @@ class Service:
         self.no_connections = asyncio.Event()
         self.no_connections.set()
         self.tcp_port = 0
+        self.http_port = 0
+        self.metrics_port = 0
         self.stopping = False
         self._last_id = 0
 
@@ -97,6 +101,24 @@ class Service:
         """Ids are given in order and never again."""
         self._last_id += 1
         return self.place.client_id(self._last_id)
+
+    def take_entries(self, entries: Mapping[str, Entry]) -> None:
+        """The commands of the dispatcher; they go on from what an earlier process in this place did."""
+        self.entries = entries
+        for name, entry in entries.items():
+            entry.times.add_numbers(self.sums.before, f"time:{name}")
+            entry.failures += self.sums.before.get(f"failed:{name}", 0)
+
+    def command_times(self) -> dict[str, tuple[Histogram, int]]:
+        """How long the commands took that were run, and how many failed, summed over all workers."""
+        numbers = self.sums.total()
+        found: dict[str, tuple[Histogram, int]] = {}
+        for name in self.entries:
+            times = Histogram()
+            times.add_numbers(numbers, f"time:{name}")
+            if times.total_ns:
+                found[name] = times, numbers.get(f"failed:{name}", 0)
+        return found
 
     def clients(self) -> int:
         """Connections of all workers."""
@@ -182,3 +204,11 @@ class Service:
             "pid": os.getpid(),
             "lives": self.place.lives,
         }
+
+    def _command_numbers(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, entry in self.entries.items():
+            if entry.times.total_ns:
+                found |= entry.times.numbers(f"time:{name}")
+                found[f"failed:{name}"] = entry.failures
+        return found

@@ -61,6 +61,17 @@ class Histogram:
         wanted = part * self.calls
         return next((bound for bound, count in self.cumulative().items() if count >= wanted), 0)
 
+    def numbers(self, name: str) -> dict[str, int]:
+        """Everything in it, each under a name that begins with this one."""
+        found = {f"{name}:{place}": count for place, count in enumerate(self.counts) if count}
+        return found | {f"{name}:ns": self.total_ns} if found else {}
+
+    def add_numbers(self, numbers: Mapping[str, int], name: str) -> None:
+        """Add what another one has given as its numbers."""
+        self.total_ns += numbers.get(f"{name}:ns", 0)
+        for place in range(BUCKETS):
+            self.counts[place] += numbers.get(f"{name}:{place}", 0)
+
     def reset(self) -> None:
         """Begin anew."""
         self.counts, self.total_ns = [0] * BUCKETS, 0

@@ -145,6 +145,7 @@ def lookup(client: Client, args: Sequence[Argument]) -> bytes:
         raise StaleGeneration(namespace, generation, asked.at)
     if found is None:
         service.metrics.misses += 1
+        service.misses.note(namespace)
         service.receipt.totals.misses += 1
         return MISS
     service.metrics.hits += 1
