@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pionkv.protocol.errors import CommandError
+from pionkv.storage import Store
 
 DIM = 64
 ROWS = struct.pack(f"<{4 * DIM}f", *range(4 * DIM))
@@ -91,7 +92,7 @@ def test_warm_finds_damage(start_server: Any, wire_class: Any) -> None:
         return wire_class(socket.create_connection(("127.0.0.1", process.port)))
 
     prefix(connect(), "p")
-    process.restart()
+    process.restart(crash=True)
     page = next((process.data_dir / "pages").iterdir())
     data = bytearray(page.read_bytes())
     at = data.index(ROWS)
@@ -224,3 +225,38 @@ def test_a_published_transaction_is_noticed(server: Any, wire: Any) -> None:
         assert wire.command("V.STOREBATCH", "t" + side, 0, 0, 4, ROWS, "TXN", txn) == "OK"
     assert not isinstance(wire.command("KV.PREFIX.PUBLISH", txn), CommandError)
     assert listener.reply() == [b"message", b"__keyevent@0__:publish", b"t"]
+
+
+def test_a_copy_while_other_workers_write(start_server: Any, wire_class: Any) -> None:
+    process = start_server("--workers", "2", "--max-bytes", "8mb")
+    done = threading.Event()
+
+    def connect(port: int) -> Any:
+        return wire_class(socket.create_connection(("127.0.0.1", port)))
+
+    def change(name: str) -> None:
+        wire, big = connect(process.port), bytes(4 * DIM * 2048)
+        while not done.is_set():
+            wire.command("KV.PREFIX.REGISTER", name, DIM, "fp32")
+            for side in ("_pk", "_pv"):
+                wire.command("V.STOREBATCH", name + side, 0, 0, 2048, big)
+            wire.command("KV.PREFIX.DROP", name)
+
+    threads = [threading.Thread(target=change, args=(f"p{number}",)) for number in range(6)]
+    saver = connect(process.port)
+    prefix(saver, "kept")
+    saver.command("KV.PREFIX.PIN", "kept")
+    for thread in threads:
+        thread.start()
+    try:
+        answers = [saver.command("KV.PREFIX.SAVE", f"copy{number}") for number in range(3)]
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert answers == ["OK"] * 3
+    for number in range(3):
+        with Store.open(process.data_dir / "saved" / f"copy{number}") as copy:
+            for record in list(copy.namespaces()):
+                assert sum(copy.verify(record.namespace)) == record.bytes
+            assert copy.lookup(b"kept") is not None

@@ -45,10 +45,12 @@ def fill(
 ) -> dict[str, Any]:
     """Answers without a store, then the miss that fills it."""
     cold = models.prefill(model, prefix)
-    result = {
-        "cold": answers(model, lambda: models.copied(cold), suffixes),
-        "cold_half": answers(model, lambda: models.rounded_to_half(cold), suffixes),
-    }
+    result: dict[str, Any] = {"cold": answers(model, lambda: models.copied(cold), suffixes)}
+    # The client's cast to float16 changes nothing where the model computes in it.
+    exact = NAME.endswith("-float16") and not NAME.startswith("hybrid")
+    result["cold_half"] = (
+        result["cold"] if exact else answers(model, lambda: models.rounded_to_half(cold), suffixes)
+    )
     result |= {"digest": models.digest(cold, len(prefix))}
     result |= {"digest_half": models.digest(models.rounded_to_half(cold), len(prefix))}
     client.get_or_prefill(prefix, namespace)
