@@ -29,7 +29,10 @@ def page(record: dict[str, Any]) -> str:
     rows = record["rows"]
     count = {word: sum(row["passed"] is word for row in rows) for word in WORDS}
     machine = record["machine"]
-    described = machine if isinstance(machine, str) else ", ".join(str(value) for value in machine.values())
+    described = (
+        f"{machine['system']}, {machine['cores']} cores of {machine['processor']}, "
+        f"{machine['memory_gib']} GiB, Python {machine['python']}, load {machine['load_before'][0]} before"
+    )
     head = HEAD.format(
         command="`python tests/conformance --long`" if record["long"] else "`python tests/conformance`",
         when=record["when"].partition("T")[0],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import results
 import table
 
 
@@ -24,3 +27,10 @@ def test_a_test_that_does_not_exist_is_noticed(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(table, "DATA", changed)
     with pytest.raises(table.Unfinished, match="test_gone"):
         table.page()
+
+
+def test_the_page_of_real_clients_shows_the_last_run() -> None:
+    """`python tests/conformance` writes both."""
+    record = json.loads(results.DATA.read_text(encoding="utf-8"))
+    assert results.PAGE.read_text(encoding="utf-8") == results.page(record)
+    assert all(row["passed"] is not False for row in record["rows"])
