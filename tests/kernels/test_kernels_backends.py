@@ -30,6 +30,7 @@ def unpacked_by(backend: str, spec: LayerSpec, packed: bytes, element: Element, 
 
 @pytest.mark.parametrize("element", list(Element))
 def test_cpu_equals_oracle(spec: LayerSpec, hard_rows: Rows, element: Element) -> None:
+    """R67."""
     source = narrow(hard_rows, element)
     oracle, cpu = (packed_by(name, spec, source, element, len(hard_rows)) for name in BACKENDS)
     assert oracle == cpu

@@ -12,6 +12,7 @@ from pionkv.kernels.bits import WIDTHS, pack_codes, packed_bytes, unpack_codes
 
 @given(data=st.data(), width=st.sampled_from(WIDTHS), count=st.integers(1, 70))
 def test_any_length_comes_back(data: st.DataObject, width: int, count: int) -> None:
+    """R66."""
     values = data.draw(st.lists(st.integers(0, 2**width - 1), min_size=count, max_size=count))
     codes = np.array(values, np.uint8)
     packed = pack_codes(codes, width)
@@ -38,12 +39,14 @@ def test_no_codes() -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 def test_a_code_that_does_not_fit_is_refused(width: int) -> None:
+    """R66."""
     codes = np.array([0, 2**width - 1, 2**width], np.uint8)
     with pytest.raises(KernelError, match=f"code {2**width} does not fit {width} bits"):
         pack_codes(codes, width)
 
 
 def test_too_few_bytes_are_refused() -> None:
+    """R66."""
     with pytest.raises(ShortBuffer, match="hold 2 bytes, 3 are needed"):
         unpack_codes(np.zeros(2, np.uint8), 3, 8)
 

@@ -44,6 +44,7 @@ def restored(spec: LayerSpec, x: Rows, element: Element = Element.F32) -> Rows:
 def test_non_finite_values_are_refused_where_they_are(
     name: str, value: float, backend: str, make_spec: Callable[[str, int], LayerSpec]
 ) -> None:
+    """R45, R46."""
     x = np.ones((5, 192), np.float32)
     x[3, 170], x[4, 0] = value, np.nan
     for element in Element:
@@ -57,6 +58,7 @@ def test_non_finite_values_are_refused_where_they_are(
 def test_the_limit_is_accepted_and_the_next_float_refused(
     name: str, backend: str, make_spec: Callable[[str, int], LayerSpec]
 ) -> None:
+    """R45, R47."""
     spec = make_spec(name, 192)
     limit = np.float32(spec.details.limit)
     x = np.zeros((3, 192), np.float32)
@@ -114,6 +116,7 @@ def test_bfloat16_of_3e38_is_refused_where_it_does_not_fit() -> None:
 
 
 def test_zero_rows_are_exactly_zero(spec: LayerSpec) -> None:
+    """R45."""
     for zero in (0.0, -0.0):
         x = np.full((2, spec.dim), zero, np.float32)
         assert (restored(spec, x) == 0).all()
@@ -143,6 +146,7 @@ def test_constant_rows(spec: LayerSpec) -> None:
 
 @pytest.mark.parametrize("exponent", [-149, -130, -126, -101, -80, -40, -26, -24, -15])
 def test_tiny_rows_stay_tiny_and_finite(spec: LayerSpec, exponent: int) -> None:
+    """R47."""
     x = np.random.default_rng(0).uniform(-1, 1, (4, spec.dim)).astype(np.float32)
     x = np.ldexp(x, exponent).astype(np.float32)
     decoded = restored(spec, x)
@@ -156,6 +160,7 @@ def test_tiny_rows_stay_tiny_and_finite(spec: LayerSpec, exponent: int) -> None:
 def test_formats_with_a_float32_or_bfloat16_scale_do_not_depend_on_magnitude(
     name: str, exponent: int, make_spec: Callable[[str, int], LayerSpec]
 ) -> None:
+    """R53."""
     spec = make_spec(name, 192)
     x = np.random.default_rng(1).standard_normal((4, 192)).astype(np.float32)
     scaled = np.ldexp(x, exponent).astype(np.float32)
@@ -164,6 +169,7 @@ def test_formats_with_a_float32_or_bfloat16_scale_do_not_depend_on_magnitude(
 
 @pytest.mark.parametrize("backend", ["oracle", "cpu"])
 def test_int8_rows_up_to_its_limit_decode_to_finite_values(backend: str) -> None:
+    """R45, R51."""
     # Half of float32's largest would be too much: 254 steps, each rounded up, may leave its range.
     limit = np.float32(FORMATS["int8"].limit)
     spec, x = LayerSpec("int8", 5), np.array([[1, -1, 1, 0.3, 0], [1, 1, 1, 1, 1]], np.float32) * limit
@@ -199,6 +205,7 @@ def test_a_block_of_zeros_beside_one_that_is_not(spec: LayerSpec) -> None:
 
 
 def test_qserve_offset_is_not_clamped() -> None:
+    """R59."""
     x = np.linspace(1, 2, 64, dtype=np.float32)[None]
     spec = LayerSpec("qserve4", 64, head_dim=64)
     params = np.frombuffer(stored(spec, x)[32:], np.float16)
@@ -215,6 +222,7 @@ def test_qserve_ranges_too_narrow_for_their_offset_become_constant() -> None:
 
 
 def test_int8_ends_are_exact_and_steps_are_even() -> None:
+    """R45, R51."""
     x = np.linspace(-3, 5, 255, dtype=np.float32)[None]
     spec = LayerSpec("int8", 255)
     codes = np.frombuffer(stored(spec, x)[8:], np.int8)
@@ -226,6 +234,7 @@ def test_int8_ends_are_exact_and_steps_are_even() -> None:
 
 
 def test_short_buffers_are_refused_by_name(spec: LayerSpec) -> None:
+    """R66."""
     x, out = bytearray(2 * spec.dim * 4), bytearray(2 * spec.row_bytes)
     with pytest.raises(ShortBuffer, match=f"source holds {len(x) - 1} bytes, {len(x)} are needed"):
         pack(spec, memoryview(x)[:-1], Element.F32, 2, out)

@@ -41,6 +41,7 @@ def test_cpu_equals_oracle(name: str, side: Side, rows: int, hard_rows: Rows) ->
 
 
 def test_keys_have_a_scale_for_each_channel_and_values_for_each_group_of_a_token() -> None:
+    """R54."""
     channel = np.exp2(np.arange(64) % 8).astype(np.float32)
     token = np.exp2(np.arange(32) % 4).astype(np.float32)[:, None]
     spec = KiviSpec("kivi4", 64)
@@ -57,6 +58,7 @@ def test_keys_have_a_scale_for_each_channel_and_values_for_each_group_of_a_token
 
 @pytest.mark.parametrize("name", ["kivi4", "kivi2"])
 def test_any_chunking_gives_the_same_groups(name: str) -> None:
+    """R56."""
     x = np.random.default_rng(0).standard_normal((96, 64)).astype(np.float32)
     spec = KiviSpec(name, 64)
     whole = packed(spec, Side.KEYS, x)
@@ -67,6 +69,7 @@ def test_any_chunking_gives_the_same_groups(name: str) -> None:
 
 
 def test_a_ragged_group_is_filled_by_its_last_row() -> None:
+    """R57."""
     x = np.random.default_rng(1).standard_normal((41, 64)).astype(np.float32) + 3
     spec = KiviSpec("kivi4", 64)
     filled = np.concatenate([x, np.repeat(x[-1:], 23, axis=0)])
@@ -150,6 +153,7 @@ def test_what_is_refused(side: Side, backend: str) -> None:
 
 
 def test_specs_that_do_not_fit() -> None:
+    """R55."""
     for wrong in (KiviSpec("kivi4", 80), KiviSpec("kivi4", 0), KiviSpec("kivi4", 64, tokens=1)):
         with pytest.raises(FormatError, match="kivi4"):
             wrong.validate()

@@ -74,6 +74,7 @@ def test_other_element_types_have_mlx_codes_and_fp16_parameters(mlx_spec: LayerS
 
 @pytest.mark.parametrize("name", [*FORMATS, "mlx4g32_rt"])
 def test_mx_dequantize_of_our_bytes_is_our_decode(name: str, hard_rows: Rows) -> None:
+    """R48."""
     spec = LayerSpec(name, 192)
     layout = LayerSpec(name.removesuffix("_rt"), 192)
     packed = ours(spec, hard_rows, Element.F32, len(hard_rows))
@@ -88,6 +89,7 @@ def test_mx_dequantize_of_our_bytes_is_our_decode(name: str, hard_rows: Rows) ->
 
 
 def test_a_range_beyond_fp16_decodes_to_finite_values_where_mlx_overflows() -> None:
+    """R50."""
     x = np.tile(np.array([65504, -65504], np.float16), 96)[None]
     spec = LayerSpec("mlx4g32", 192)
     packed = ours(spec, x, Element.F16, 1)
@@ -102,6 +104,7 @@ def test_a_range_beyond_fp16_decodes_to_finite_values_where_mlx_overflows() -> N
 
 
 def test_both_signs_of_scale_occur(mlx_spec: LayerSpec) -> None:
+    """R49."""
     x = np.random.default_rng(5).standard_normal((64, 192)).astype(np.float16)
     params = 2 * (192 // FORMATS[mlx_spec.format][1])
     packed = ours(mlx_spec, x, Element.F16, 64)

@@ -14,6 +14,7 @@ HEADS = ScaleManifest(
 
 
 def test_it_survives_plain_values() -> None:
+    """R60."""
     for manifest in (HEADS, own_scales("fp8"), own_scales("fp8_e5m2")):
         assert ScaleManifest.from_dict(manifest.as_dict()) == manifest
 
@@ -23,12 +24,14 @@ def test_it_survives_plain_values() -> None:
     [("format", "fp8_e5m2"), ("shape", "layer"), ("artifact", "calibration-8"), ("skipped_layers", (0,))],
 )
 def test_the_first_difference_is_named(field: str, value: object) -> None:
+    """R61."""
     other = dataclasses.replace(HEADS, **{field: value})
     assert HEADS.differs(other) == (field, getattr(HEADS, field), value)
     assert HEADS.differs(HEADS) is None
 
 
 def test_scales_of_one_are_called_uncalibrated() -> None:
+    """R52."""
     dataclasses.replace(HEADS, method="none", artifact=UNCALIBRATED).validate()
     for method, artifact in (
         ("none", "calibration-7"),

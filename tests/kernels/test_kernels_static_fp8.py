@@ -46,6 +46,7 @@ def unpacked_by(
 def test_cpu_equals_oracle(
     hard_rows: NDArray[np.float32], name: str, element: Element, values: tuple[float, ...]
 ) -> None:
+    """R52, R67."""
     scales, source = scales_of(name, *values), narrow(hard_rows, element)
     oracle, cpu = (packed_by(backend, scales, source, element, 192) for backend in ("oracle", "cpu"))
     assert oracle == cpu
@@ -58,6 +59,7 @@ def test_cpu_equals_oracle(
 @pytest.mark.parametrize("backend", ["oracle", "cpu"])
 @pytest.mark.parametrize("name", LARGEST)
 def test_each_head_has_its_scale_and_values_beyond_it_saturate(name: str, backend: str) -> None:
+    """R52, R54."""
     scales, largest = scales_of(name, 0.5, 4.0), LARGEST[name]
     x = np.zeros((1, 64), np.float32)
     x[0, :4] = [0.5, -0.5, 1e30, -1e30]
@@ -95,6 +97,7 @@ def test_what_is_not_finite_is_refused(value: float, backend: str) -> None:
     [("artifact", "calibration-8"), ("format", "fp8_e5m2"), ("skipped_layers", (3,)), ("backend", "vllm")],
 )
 def test_rows_made_under_other_scales_are_not_decoded(field: str, value: object) -> None:
+    """R61."""
     scales = scales_of("fp8", 0.25)
     made_under = dataclasses.replace(scales.manifest, **{field: value})
     out = bytearray(b"x" * 256)
@@ -104,6 +107,7 @@ def test_rows_made_under_other_scales_are_not_decoded(field: str, value: object)
 
 
 def test_scales_that_nobody_measured_are_one_and_say_so() -> None:
+    """R52."""
     StaticScales(UNMEASURED, (1.0,)).validate(64)
     with pytest.raises(FormatError, match="scale 2 is said to be uncalibrated 1.0"):
         StaticScales(UNMEASURED, (2.0,)).validate(64)

@@ -50,6 +50,7 @@ def assert_same(ours: NDArray[np.uint8], oracle: NDArray[np.uint8], where: str) 
 def test_pack_and_unpack_equal_the_oracle(
     shim_of: Callable[[Dialect], Shim], name: str, element: Element, dialect: Dialect, flush: bool
 ) -> None:
+    """R67."""
     for spec, layout in shapes(name):
         words = words_of(edge_rows(spec.dim, element, spec.details.limit, seed=1), element)
         expected = oracle_pack(spec, words, element)
