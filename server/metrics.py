@@ -35,6 +35,8 @@ class Metrics:
     misses: int = 0
     miss_reasons: Counter[str] = field(default_factory=Counter)
     """Misses by why, as far as that was looked at; it is once a second."""
+    transactions: Counter[str] = field(default_factory=Counter)
+    """Prefix transactions begun, published, and ended without that."""
 
     def numbers(self) -> dict[str, int]:
         """All of them under one name each, to be added to those of other processes."""

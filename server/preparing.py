@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import PrefixPlan, Transaction, TransactionDead
+from pionkv.storage import PrefixPlan, Receipt, Transaction, TransactionDead
 
 from .arguments import Argument, blob, keyword
 from .errors import describe
@@ -29,10 +29,12 @@ class Preparation:
         lease_ms: How long it may be left alone.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, transaction: Transaction, lease_ms: int) -> None:
+    def __init__(self, service: Service, transaction: Transaction, lease_ms: int) -> None:
         self.transaction = transaction
         self.lease_ms = lease_ms
-        self._loop = loop
+        self._loop = service.loop
+        self._metrics = service.metrics
+        self._metrics.transactions["begun"] += 1
         self._timer: asyncio.TimerHandle | None = None
         self.renew()
 
@@ -45,7 +47,19 @@ class Preparation:
     def end(self, reason: str) -> None:
         """Let it leave no trace, unless it was published."""
         self._stop_timer()
-        self.transaction.abort(reason)
+        if self.transaction.is_open:
+            self.transaction.abort(reason)
+            self._metrics.transactions["ended"] += 1
+
+    def publish(self) -> Receipt:
+        """Make it visible. Raises as `Transaction.publish`."""
+        try:
+            receipt = self.transaction.publish()
+        finally:
+            if not self.transaction.is_open:
+                self._metrics.transactions["ended" if self.transaction.reason else "published"] += 1
+        self._stop_timer()
+        return receipt
 
     async def run(self, command: str, store: Callable[[], bytes | Answer]) -> bytes | None:
         """Store something into it. What fails ends it: it cannot be what its client thinks it is."""
@@ -87,7 +101,7 @@ class Preparations:
             raise CommandError("ERR", f"{len(self._found)} transactions on this connection (limit {limit})")
         txn = secrets.token_hex(16).encode()
         transaction = service.store.begin_transaction(txn, plan)
-        self._found[txn] = Preparation(service.loop, transaction, lease_ms)
+        self._found[txn] = Preparation(service, transaction, lease_ms)
         return txn
 
     def find(self, txn: bytes) -> Preparation | None:

@@ -167,6 +167,7 @@ def _pion(service: Service) -> Lines:
         "rows_fetched": metrics.rows_fetched,
         **{f"bytes_in_{format}": count for format, count in sorted(metrics.rows_in.items())},
         **{f"bytes_out_{format}": count for format, count in sorted(metrics.rows_out.items())},
+        **{f"transactions_{what}": metrics.transactions[what] for what in ("begun", "published", "ended")},
         "kernels_loading": int(service.kernels.busy),
         "kernels_tried": ",".join(kernels.tried),
         "kernels_serving": ",".join(kernels.serving),

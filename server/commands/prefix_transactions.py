@@ -128,13 +128,17 @@ def publish(client: Client, args: Sequence[Argument]) -> bytes | Slow:
 
 
 async def _publish_from_disk(client: Client, txn: bytes) -> bytes:
-    service, transaction = client.service, client.preparations.live(txn).transaction
-    await service.loop.run_in_executor(service.threads, transaction.to_disk)
+    service, preparation = client.service, client.preparations.live(txn)
+    try:
+        await service.loop.run_in_executor(service.threads, preparation.transaction.to_disk)
+    except OSError as error:
+        # Nobody knows what a file holds whose sync has failed; another one may well succeed.
+        preparation.end(f"its pages could not be synced: {error.strerror}")
     return _publish(client, txn)
 
 
 def _publish(client: Client, txn: bytes) -> bytes:
-    receipt = client.preparations.live(txn).transaction.publish()
+    receipt = client.preparations.live(txn).publish()
     client.preparations.remove(txn)
     client.service.notices.published(receipt.namespace)
     return receipt_reply(receipt)

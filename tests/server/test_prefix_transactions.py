@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import msgpack
 import numpy as np
 import pytest
 import xxhash
+from pionkv.storage import files
 from prefix_rows import DIM, LAYERS, ROW_BYTES, SCHEMA, SIDES, expected, prepare, publish, rows, whole
 from server_process import ServerProcess
 
@@ -435,6 +437,57 @@ def test_rows_outside_the_transaction_are_refused_while_it_is_open(before, wire)
         assert error.message.startswith("V.STOREBATCH: this connection has a transaction open")
     prepare(wire, txn, "n", 2, 3, 4)
     assert wire.command("KV.PREFIX.PUBLISH", txn)[2] == 4
+
+
+def test_a_failed_sync_ends_the_transaction(start_local, monkeypatch) -> None:
+    """R8: a second sync may succeed and tell nothing."""
+    server = start_local(durability="always")
+    wire = server.connect()
+    publish(wire, "n", 1, 0, 3)
+    before = baseline(server)
+    txn = begin(wire)
+    prepare(wire, txn, "n", 2, 3, 5)
+
+    def refuse(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files.os, "fdatasync", refuse)
+    error = wire.command("KV.PREFIX.PUBLISH", txn)
+    monkeypatch.undo()
+    text = "KV.PREFIX.PUBLISH: its pages could not be synced: Input/output error"
+    assert (error.code, error.message) == ("TXNDEAD", text)
+    assert code(wire.command("KV.PREFIX.PUBLISH", txn)) == "TXNDEAD"
+    assert baseline(server) == before
+    assert whole(wire, "n", 3) == expected((1, 0, 3))
+    assert publish(wire, "n", 2, 3, 5)[2] == 5
+
+
+def test_transactions_are_counted(wire) -> None:
+    def counted():
+        lines = wire.command("INFO", "pion").decode().split()
+        return tuple(
+            int(line.split(":")[1])
+            for what in ("begun", "published", "ended")
+            for line in lines
+            if line.startswith(f"transactions_{what}:")
+        )
+
+    assert counted() == (0, 0, 0)
+    txn = begin(wire)
+    assert code(wire.command("KV.PREFIX.PUBLISH", txn)) == "ERR"
+    prepare(wire, txn, "n", 1, 0, 3)
+    assert counted() == (1, 0, 0)
+    for _ in range(2):
+        assert wire.command("KV.PREFIX.PUBLISH", txn)[2] == 3
+    assert counted() == (1, 1, 0)
+    stale, dead = begin(wire), begin(wire, name="m")
+    wire.command("SSM.PREFIX.STORE", "m", 0, b"", "TXN", dead)
+    prepare(wire, stale, "n", 1, 3, 4)
+    wire.command("KV.PREFIX.TRUNCATE", "n", 1)
+    assert code(wire.command("KV.PREFIX.PUBLISH", stale)) == "STALE"
+    for txn in (stale, dead):
+        assert wire.command("KV.PREFIX.ABORT", txn) == "OK"
+    assert counted() == (3, 1, 2)
 
 
 def test_the_manifest_and_the_tokens_come_with_the_rows(wire) -> None:
