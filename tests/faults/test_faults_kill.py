@@ -6,7 +6,7 @@ import pytest
 from faults_killing import KillLoop
 
 
-@pytest.mark.parametrize("durability, rounds", [("everysec", 6), ("always", 3)])
+@pytest.mark.parametrize("durability, rounds", [("everysec", 5), ("always", 2)])
 def test_workers_supervisor_and_writers_are_killed(durability, rounds, tmp_path) -> None:
     loop = KillLoop(tmp_path, 7, "--durability", durability)
     loop.run(rounds)

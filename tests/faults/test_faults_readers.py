@@ -85,12 +85,12 @@ CHANGES = {
     "drop and store again": replace,
     "overwrite": lambda client: put(client, NUMBER, 2),
     "evict": evict,
-    "flush": lambda client: client.flushall(),
 }
 
 
 @pytest.mark.parametrize(
-    "change, same_worker", [("drop and store again", True), *((change, False) for change in CHANGES)]
+    "change, same_worker",
+    [("drop and store again", True), *((change, False) for change in CHANGES)],
 )
 def test_a_reader_gets_the_old_version_whole(change, same_worker, start_server) -> None:
     server = start_server("--workers", "2", "--max-bytes", "30mb")
