@@ -100,6 +100,7 @@ def _rows(
         for layer, specs in zip(shape.layout.rows, _pairs(shape.specs), strict=True)
         for side, spec in zip((layer.keys, layer.values), specs, strict=True)
     ]
+    mx.eval([each.pending for each in landings])
     if route.maps and _map(lane, deadline, namespace, shape, tokens, landings, route):
         return [each.array() for each in landings]
     for start, end in runs(0, tokens, max(spec.row_bytes for spec in shape.specs)):

@@ -6,6 +6,7 @@ A row on the wire is one token, ``heads × head_dim`` elements; a cache keeps ``
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -22,7 +23,13 @@ _SHOWN = {Element.F32: mx.float32, Element.F16: mx.float16, Element.BF16: mx.uin
 
 
 class Landing(Protocol):
-    """Where the rows of one layer and side go, and the array they become."""
+    """Where the rows of one layer and side go, and the array they become.
+
+    Attributes:
+        pending: An array that is evaluated before the first row comes: several at once are faster.
+    """
+
+    pending: mx.array
 
     def place(self, start: int, end: int) -> memoryview:
         """Writable bytes for rows `start` to `end - 1` in their stored format, valid until the next call."""
@@ -89,56 +96,54 @@ class _Scratched:
         raise NotImplementedError
 
 
-def _target(side: SideLayout, tokens: int, element: Element) -> tuple[mx.array, memoryview]:
-    """An array of zeros with room to grow, and its bytes."""
-    # Zeros are written, so that the memory is the array's own and its pages have been touched.
-    array = mx.zeros((1, side.heads, room(tokens), side.head_dim), _SHOWN[element])
-    mx.eval(array)
-    return array, _memory(array)
-
-
-class _Verbatim(_Scratched):
-    """Elements are stored as they are."""
+class _Unpacked(_Scratched):
+    """Rows become one array of elements, with room to grow."""
 
     def __init__(
-        self, side: SideLayout, spec: LayerSpec, tokens: int, stored: Element, scratch: Scratch
+        self, side: SideLayout, spec: LayerSpec, tokens: int, element: Element, scratch: Scratch
     ) -> None:
         super().__init__(spec, scratch)
         self._side = side
-        self._stored = stored
-        self._dtype = np.dtype(f"u{stored.itemsize}")
-        self._array, memory = _target(side, tokens, stored)
-        self._heads = np.frombuffer(memory, self._dtype).reshape(side.heads, -1, side.head_dim)
+        self._element = element
+        # Zeros are written, so that the memory is the array's own and its pages have been touched.
+        self.pending = mx.zeros((1, side.heads, room(tokens), side.head_dim), _SHOWN[element])
+
+    @cached_property
+    def _bytes(self) -> memoryview:
+        mx.eval(self.pending)
+        return _memory(self.pending)
+
+    def array(self) -> mx.array:
+        array = self.pending.view(DTYPES[self._element])
+        return array if self._element is self._side.element else array.astype(DTYPES[self._side.element])
+
+
+class _Verbatim(_Unpacked):
+    """Elements are stored as they are."""
+
+    @cached_property
+    def _heads(self) -> np.ndarray[Any, Any]:
+        dtype = np.dtype(f"u{self._element.itemsize}")
+        return np.frombuffer(self._bytes, dtype).reshape(self._side.heads, -1, self._side.head_dim)
 
     def fill(self, start: int, end: int, rows: memoryview) -> None:
         shape = (end - start, self._side.heads, self._side.head_dim)
-        source = np.frombuffer(rows, self._dtype).reshape(shape)
+        source = np.frombuffer(rows, self._heads.dtype).reshape(shape)
         for head, target in enumerate(self._heads):
             target[start:end] = source[:, head]
 
-    def array(self) -> mx.array:
-        array = self._array.view(DTYPES[self._stored])
-        if self._stored is not self._side.element:
-            array = array.astype(DTYPES[self._side.element])
-        return array
 
-
-class _Packed(_Scratched):
+class _Packed(_Unpacked):
     """Elements are coded: they are unpacked into the array's memory."""
 
     def __init__(self, side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch) -> None:
-        super().__init__(spec, scratch)
-        self._side = side
+        super().__init__(side, spec, tokens, side.element, scratch)
         self._layout = Heads(side.heads, room(tokens) * side.head_dim, side.head_dim)
-        self._array, self._bytes = _target(side, tokens, side.element)
 
     def fill(self, start: int, end: int, rows: memoryview) -> None:
-        element = self._side.element
+        element = self._element
         target = self._bytes[start * self._side.head_dim * element.itemsize :]
         unpack(self._spec, rows, end - start, element, target, layout=self._layout)
-
-    def array(self) -> mx.array:
-        return self._array.view(DTYPES[self._side.element])
 
 
 class _Attached(_Scratched):
@@ -151,6 +156,7 @@ class _Attached(_Scratched):
         self._side = side
         self._attached = attached
         self._rows = np.empty((tokens, spec.row_bytes), np.uint8)
+        self.pending = mx.array(0)
 
     def fill(self, start: int, end: int, rows: memoryview) -> None:
         self._rows[start:end] = np.frombuffer(rows, np.uint8).reshape(end - start, -1)

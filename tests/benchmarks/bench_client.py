@@ -1,0 +1,287 @@
+"""Time to the first token with a prefix that is kept somewhere: here, and where people keep them today.
+
+For each length the prefix is prefilled once and kept in every place. Then each round goes through all arms:
+prefill it again (cold), copy caches of this process (the ideal), restore it through this project's client out
+of files, over a Unix socket and over TCP, load mlx-lm's prompt cache file, and load safetensors that are kept
+in Redis. A round of an arm begins with nothing but the model and ends with the first token of a 16-token
+suffix. Before any time is looked at, all arms must have generated the same tokens.
+
+    python tests/benchmarks/bench_client.py [--quick] [--prefixes 256 1024 4096] [--rounds 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL, Popen
+from typing import Any
+
+from pionkv.client.demo.blas import preload_blas
+
+BLAS = preload_blas()
+
+import mlx.core as mx  # noqa: E402
+import numpy as np  # noqa: E402
+import redis  # noqa: E402
+import safetensors.numpy  # noqa: E402
+from harness import RESULTS, Peer, Row, Spread, interleaved, write_results  # noqa: E402
+from mlx_lm.models.cache import KVCache, load_prompt_cache, save_prompt_cache  # noqa: E402
+from pionkv.client import PionPromptCache  # noqa: E402
+from pionkv.client.demo import conversation, smollm  # noqa: E402
+from pionkv.client.demo.greedy import answer  # noqa: E402
+from pionkv.client.prefill import default_chunk, prefill  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from server_process import ServerProcess  # noqa: E402
+
+SUFFIX = 16
+COMPARED_TOKENS = 8
+REDIS_SECONDS = 20
+IDEAL, FILE, REDIS = "caches of this process, copied", "mlx-lm's prompt cache file", "safetensors in Redis"
+MAP, UNIX, TCP = "map", "unix", "tcp"
+FIRST_TOKEN, RESTORED = "s to first token", "s to restored caches"
+TARGETS = {
+    FIRST_TOKEN: ((MAP, FILE, 1.0), (MAP, IDEAL, round(1 / 1.15, 3)), (TCP, REDIS, None)),
+    RESTORED: ((MAP, FILE, 1.0), (TCP, REDIS, 2.0)),
+}
+"""Arm, peer, and how many times faster the arm is to be. The first token includes the model's own work on the
+suffix, which is the same in all arms."""
+
+Restore = Callable[[], list[Any]]
+
+
+@dataclass
+class Places:
+    """Where the prefixes are kept.
+
+    Attributes:
+        folder: A folder for files.
+        port: This project's server.
+        unix: Its Unix socket.
+        redis: A client of a Redis server.
+    """
+
+    folder: Path
+    port: int
+    unix: Path
+    redis: redis.Redis
+
+
+def main() -> None:
+    options = _options()
+    loaded = smollm.load()
+    tokens = _tokens(loaded.tokenizer, max(options.prefixes) + SUFFIX)
+    print(f"{BLAS.note}; prefixes of {options.prefixes} tokens, {options.rounds} rounds", flush=True)
+    rows: list[Row] = []
+    with _places() as places:
+        for length in options.prefixes:
+            rows += _compare(loaded.model, tokens[:length], tokens[length : length + SUFFIX], places, options)
+    write_results(
+        "client",
+        rows,
+        directory=Path(options.results)
+        if options.results
+        else Path(__file__).parents[2] / "docs" / "results",
+        model="SmolLM2-135M-Instruct, float32",
+        suffix_tokens=SUFFIX,
+        prefill_chunk=default_chunk(),
+        cold_rounds=options.cold_rounds,
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prefixes", type=int, nargs="+", default=[256, 1024, 2048, 4096])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--cold-rounds", type=int, default=2, help="prefilling takes a minute for 4,096 tokens"
+    )
+    parser.add_argument("--quick", action="store_true", help="one short prefix, two rounds")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the results file")
+    options = parser.parse_args()
+    if options.quick:
+        options.prefixes, options.rounds, options.cold_rounds = [256], 2, 1
+    return options
+
+
+def _tokens(tokenizer: Any, count: int) -> list[int]:
+    """So many tokens of the handbook, from its beginning again and again."""
+    ids = conversation.prefix_ids(tokenizer)
+    return (ids * (count // len(ids) + 1))[:count]
+
+
+@contextmanager
+def _places() -> Iterator[Places]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pionkv-bench-")))
+        server = stack.enter_context(
+            closing(ServerProcess(folder / "data", "--unix-socket", str(folder / "s")))
+        )
+        server.start()
+        yield Places(folder, server.port, folder / "s", stack.enter_context(_redis(folder / "r")))
+
+
+@contextmanager
+def _redis(socket: Path) -> Iterator[redis.Redis]:
+    """A Redis server that keeps everything in memory, on a Unix socket and a TCP port of its own."""
+    flags = ("--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no")
+    process = Popen(["redis-server", *flags], cwd=socket.parent, stdout=DEVNULL)
+    try:
+        end = time.monotonic() + REDIS_SECONDS
+        while not socket.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        with redis.Redis(unix_socket_path=str(socket)) as control:
+            control.config_set("port", _free_port())
+            port = int(control.config_get("port")["port"])
+        with redis.Redis(port=port) as client:
+            client.ping()
+            yield client
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _compare(
+    model: Any, prefix: list[int], suffix: list[int], places: Places, options: argparse.Namespace
+) -> list[Row]:
+    cold_seconds: list[float] = []
+    answer(model, prefill(model, prefix[:32], 32), suffix, tokens=1)
+
+    def prefilled() -> list[Any]:
+        return prefill(model, prefix, default_chunk())
+
+    for _ in range(options.cold_rounds):
+        begin = time.perf_counter()
+        caches = prefilled()
+        cold_tokens = answer(model, copy.deepcopy(caches), suffix, tokens=1).tokens
+        cold_seconds.append(time.perf_counter() - begin)
+        print(f"{len(prefix)} tokens, cold: {cold_seconds[-1]:.2f} s", flush=True)
+    arms = _arms(model, prefix, caches, places, cold_seconds[-1] * 1000)
+    expected = answer(model, copy.deepcopy(caches), suffix, tokens=COMPARED_TOKENS).tokens
+    assert expected[:1] == cold_tokens
+    for name, restore in arms.items():
+        found = answer(model, restore(), suffix, tokens=COMPARED_TOKENS).tokens
+        assert found == expected, f"{name} generates {found} instead of {expected}"
+    first = interleaved(
+        {name: _to_first_token(model, restore, suffix) for name, restore in arms.items()},
+        rounds=options.rounds,
+    )
+    restored = interleaved(
+        {name: _to_caches(restore) for name, restore in arms.items()}, rounds=options.rounds
+    )
+    return [
+        *_rows(len(prefix), FIRST_TOKEN, {"cold": cold_seconds, **first}),
+        _ratio(len(prefix), FIRST_TOKEN, MAP, "cold", first[MAP], cold_seconds, None),
+        *_rows(len(prefix), RESTORED, restored),
+    ]
+
+
+def _to_first_token(model: Any, restore: Restore, suffix: list[int]) -> Callable[[], object]:
+    return lambda: answer(model, restore(), suffix, tokens=1)
+
+
+def _to_caches(restore: Restore) -> Callable[[], object]:
+    return lambda: mx.eval([cache.state for cache in restore()])
+
+
+def _arms(
+    model: Any, prefix: list[int], caches: list[Any], places: Places, milliseconds: float
+) -> dict[str, Restore]:
+    file = places.folder / f"{len(prefix)}.safetensors"
+    save_prompt_cache(str(file), [_exact(cache) for cache in caches])
+    places.redis.set(str(len(prefix)), _safetensors(caches))
+    lanes = {
+        MAP: PionPromptCache(model, port=places.port, lane="map"),
+        UNIX: PionPromptCache(model, unix_socket_path=str(places.unix), lane="unix"),
+        TCP: PionPromptCache(model, port=places.port, lane="tcp"),
+    }
+    lanes[TCP].keep(prefix, caches, milliseconds)
+    return {
+        IDEAL: lambda: copy.deepcopy(caches),
+        **{name: _ours(cache, prefix) for name, cache in lanes.items()},
+        FILE: lambda: load_prompt_cache(str(file)),
+        REDIS: lambda: _from_redis(places.redis, str(len(prefix))),
+    }
+
+
+def _ours(cache: PionPromptCache, prefix: list[int]) -> Restore:
+    """Restore on a new connection."""
+    cache.model_digest  # noqa: B018
+
+    def restore() -> list[Any]:
+        cache.close()
+        found = cache.get_or_prefill(prefix)
+        assert cache.stats()["misses"] == 0, cache.stats()["last_miss"]
+        return found
+
+    return restore
+
+
+def _exact(cache: KVCache) -> KVCache:
+    """Without the room for more, which mlx-lm's file would hold, too."""
+    keys, values = (mx.contiguous(side[:, :, : cache.offset]) for side in (cache.keys, cache.values))
+    return KVCache.from_state((keys, values, cache.offset))
+
+
+def _safetensors(caches: list[KVCache]) -> bytes:
+    sides = {
+        f"{side}.{layer}": np.array(array)
+        for layer, cache in enumerate(map(_exact, caches))
+        for side, array in (("k", cache.keys), ("v", cache.values))
+    }
+    return safetensors.numpy.save(sides)
+
+
+def _from_redis(client: redis.Redis, key: str) -> list[KVCache]:
+    data: Any = client.get(key)
+    sides = {name: mx.array(array) for name, array in safetensors.numpy.load(data).items()}
+    layers = range(len(sides) // 2)
+    return [
+        KVCache.from_state((sides[f"k.{layer}"], sides[f"v.{layer}"], sides[f"k.{layer}"].shape[2]))
+        for layer in layers
+    ]
+
+
+def _rows(tokens: int, unit: str, seconds: dict[str, list[float]]) -> list[Row]:
+    """Each arm, and those that have a peer against it."""
+    arms = [Row(f"{tokens} tokens: {name}", unit, Spread.of(each)) for name, each in seconds.items()]
+    return arms + [
+        _ratio(tokens, unit, arm, peer, seconds[arm], seconds[peer], target)
+        for arm, peer, target in TARGETS[unit]
+    ]
+
+
+def _ratio(
+    tokens: int,
+    unit: str,
+    arm: str,
+    peer: str,
+    ours: list[float],
+    theirs: list[float],
+    target: float | None,
+) -> Row:
+    mine, other = Spread.of(ours), Spread.of(theirs)
+    ratio = round(other.median / mine.median, 3)
+    holds = None if target is None else ratio >= target
+    return Row(
+        f"{tokens} tokens: {arm} against {peer}", unit, mine, Peer.of(peer, other), ratio, target, holds
+    )
+
+
+if __name__ == "__main__":
+    main()
