@@ -1,6 +1,6 @@
 """Cost as work grows: more connections, namespaces, fill and workers; and a small client beside large ones.
 
-Each row compares two states of our own server, or our server and redis-server under the same load, in one run.
+Each row compares two states of our own server, or ours and redis-server under the same load, in one run.
 
     python tests/benchmarks/bench_load.py [--rounds 7] [--only p99,connections,namespaces,budget,workers]
 """
@@ -114,7 +114,9 @@ def small_beside_large(rounds: int) -> list[Row]:
         rate_row(
             f"PING p99 while {HOGS} clients fetch 64 MiB values", "1/s", 1.0, found[ours.port],
             ("redis-server, the same", found[port]), 1 / 3,
-            idle_p99_ms={"pionkv": 1e3 * percentile(idle[ours.port], 0.5), "redis": 1e3 * percentile(idle[port], 0.5)},
+            idle_p99_ms={
+                name: 1e3 * percentile(idle[one], 0.5) for name, one in (("pionkv", ours.port), ("redis", port))
+            },
         )
     ]  # fmt: skip
 
