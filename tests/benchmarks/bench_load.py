@@ -115,7 +115,8 @@ def small_beside_large(rounds: int) -> list[Row]:
             f"PING p99 while {HOGS} clients fetch 64 MiB values", "1/s", 1.0, found[ours.port],
             ("redis-server, the same", found[port]), 1 / 3,
             idle_p99_ms={
-                name: 1e3 * percentile(idle[one], 0.5) for name, one in (("pionkv", ours.port), ("redis", port))
+                name: 1e3 * percentile(idle[one], 0.5)
+                for name, one in (("pionkv", ours.port), ("redis", port))
             },
         )
     ]  # fmt: skip
