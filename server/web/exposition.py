@@ -106,6 +106,9 @@ class ServerCollector(Collector):
         metrics, receipt = self._service.sums.all_metrics(), self._service.sums.all_receipts()
         yield CounterMetricFamily("pionkv_hits", "Lookups that found a prefix", metrics.hits)
         yield _counter("misses", "Lookups that found none", metrics.miss_reasons, "reason")
+        yield _counter(
+            "transactions", "Transactions begun, published, ended unpublished", metrics.transactions, "what"
+        )
         yield CounterMetricFamily("pionkv_restores", "Prefixes whose rows were fetched", receipt.hits)
         yield CounterMetricFamily("pionkv_tokens_served", "Tokens that need no prefill", receipt.tokens)
         yield CounterMetricFamily(

@@ -74,12 +74,20 @@ def test_metrics_are_those_of_the_commands_that_ran(site: Any) -> None:
         wire.command("KV.PREFIX.REGISTER", "empty", 64, "fp16")
         wire.command("KV.PREFIX.LOOKUP", name)
     wire.command("V.FETCH", "doc_pk", 0, "RANGE", 0, 8, "FMT", "F16")
+    for end in ("PUBLISH", "ABORT"):
+        txn = wire.command("KV.PREFIX.BEGIN", f"{end}ed", "KV", 64, "fp16", "LAYERS", 1)
+        for side in ("pk", "pv"):
+            place = (f"{end}ed_{side}", 0, 0, 1)
+            assert wire.command("V.STOREBATCH", *place, bytes(256), "TXN", txn) == "OK"
+        wire.command(f"KV.PREFIX.{end}", txn)
     wire.command("NOSUCH")
     while (found := metrics(get(scrape, "/metrics")[1])).get("pionkv_misses_total,reason=absent", 0) < 1:
         pass
     assert found["pionkv_hits_total"] == 2
     assert found["pionkv_misses_total,reason=incomplete"] == 1
-    assert found["pionkv_row_bytes_in_total,format=fp16"] == 2 * 8 * 64 * 4
+    assert found["pionkv_row_bytes_in_total,format=fp16"] == 2 * 8 * 64 * 4 + 4 * 64 * 4
+    counted = [found[f"pionkv_transactions_total,what={what}"] for what in ("begun", "published", "ended")]
+    assert counted == [2, 1, 1]
     assert found["pionkv_row_bytes_out_total,format=fp16"] == 8 * 64 * 2
     assert found["pionkv_restores_total"] == 1 and found["pionkv_prefill_saved_seconds_total"] == 2
     assert found["pionkv_error_replies_total"] == 1
