@@ -37,6 +37,7 @@ TEXTS = [
     (storage.StaleGeneration(b"n", 2, 1), "STALE CMD: generation is 2, asked 1"),
     (storage.Uneven(b"n"), "ERR CMD: the layers of the namespace do not hold the same rows"),
     (storage.Overlap(1, 4, 2), "ERR CMD: layer 1 has 4 rows already, start is 2"),
+    (storage.StateTwice(3), "ERR CMD: the transaction has a state 3 already"),
     (storage.BeyondTokens(5, 4), "ERR CMD: 5 rows for 4 tokens"),
     (storage.Incomplete("K", 1, 2, 3), "ERR CMD: layer 1 of the K side has 2 of 3 rows"),
     (storage.BadOrder("why"), "ERR CMD: why"),
