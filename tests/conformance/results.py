@@ -1,8 +1,15 @@
-"""Write docs/conformance.md from docs/results/conformance.json, the last complete run of the runner."""
+"""Write docs/conformance.md from docs/results/conformance.json, the last complete run of the runner.
+
+    python tests/conformance/results.py [record ...]
+
+A record is what a run of single peers left in build/conformance/latest.json: its rows take the places of
+those they repeat, and say which revision they are of.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -54,5 +61,17 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def with_rows_of(record: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """A record with the rows of a run of single peers."""
+    mark = f"run by itself, revision {other['commit']}"
+    added = [row | {"detail": f"{row['detail']} ({mark})"} for row in other["rows"]]
+    known = {(row["peer"], row["check"]): row for row in (*record["rows"], *added)}
+    return record | {"rows": list(known.values())}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(json.loads(DATA.read_text(encoding="utf-8"))), encoding="utf-8")
+    found = json.loads(DATA.read_text(encoding="utf-8"))
+    for name in sys.argv[1:]:
+        found = with_rows_of(found, json.loads(Path(name).read_text(encoding="utf-8")))
+    DATA.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(page(found), encoding="utf-8")
