@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,7 +82,9 @@ class Sums:
         """Show the others this worker's numbers, and look at theirs."""
         place = self._place
         if place.counters is not None:
-            place.counters.write(place.number, self._own())
+            # What cannot be shown now is shown the next time; no command fails for it.
+            with suppress(OSError):
+                place.counters.write(place.number, self._own())
             others = (number for number in range(place.workers) if number != place.number)
             self.elsewhere = [place.counters.read(number) for number in others]
 

@@ -177,7 +177,7 @@ def test_a_worker_that_ends_again_and_again_is_given_time() -> None:
 
 
 def test_a_graceful_stop_finishes_what_is_in_flight_on_every_worker(serve) -> None:
-    wires = serve()
+    wires = serve("--stop-seconds", "60")
     blob = ROWS.tobytes()
     busy = [wires.of(0), wires.of(1)]
     pids = [line_of(busy[0], worker)["pid"] for worker in (0, 1)]
