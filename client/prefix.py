@@ -20,7 +20,7 @@ from .mapping import NotMapped, PrefixMap, fill
 from .plan import Attached, Plan
 from .requests import Name
 from .route import Route
-from .rows import Landing, Scratch, landing
+from .rows import Landing, Memory, landing
 
 BULK_BYTES = 64 * 1024 * 1024
 """Longest run of rows in one bulk string; servers accept 512 MiB."""
@@ -94,18 +94,24 @@ def _rows(
     lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens: int, route: Route
 ) -> list[Any]:
     """The arrays of all layers kept as rows: k0 v0 k1 v1 and so on."""
-    scratch = Scratch()
-    landings = [
-        landing(side, spec, tokens, scratch, shape.attached)
+    if route.maps:
+        landings = _landings(shape, tokens, in_turn=True)
+        if _map(lane, deadline, namespace, shape, tokens, landings, route):
+            return [each.array() for each in landings]
+    cut = list(runs(0, tokens, max(spec.row_bytes for spec in shape.specs)))
+    landings = _landings(shape, tokens, in_turn=len(cut) == 1)
+    for start, end in cut:
+        _fetch(lane, deadline, namespace, shape.specs, landings, start, end)
+    return [each.array() for each in landings]
+
+
+def _landings(shape: Shape, tokens: int, *, in_turn: bool) -> list[Landing]:
+    memory = Memory(in_turn=in_turn)
+    return [
+        landing(side, spec, tokens, memory, shape.attached)
         for layer, specs in zip(shape.layout.rows, _pairs(shape.specs), strict=True)
         for side, spec in zip((layer.keys, layer.values), specs, strict=True)
     ]
-    mx.eval([each.pending for each in landings])
-    if route.maps and _map(lane, deadline, namespace, shape, tokens, landings, route):
-        return [each.array() for each in landings]
-    for start, end in runs(0, tokens, max(spec.row_bytes for spec in shape.specs)):
-        _fetch(lane, deadline, namespace, shape.specs, landings, start, end)
-    return [each.array() for each in landings]
 
 
 def _map(

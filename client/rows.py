@@ -5,6 +5,7 @@ A row on the wire is one token, ``heads × head_dim`` elements; a cache keeps ``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Protocol
@@ -15,21 +16,16 @@ from mlx_lm.models.cache import KVCache
 from pionkv.kernels import Heads, LayerSpec, unpack
 from pionkv.kernels.formats import Element
 
+from .errors import BadReply
 from .layout import DTYPES, CacheLayout, SideLayout
 from .plan import Attached, Plan
 
 # Element types as the buffer protocol can show them: it has no bfloat16.
-_SHOWN = {Element.F32: mx.float32, Element.F16: mx.float16, Element.BF16: mx.uint16}
+_NUMPY = {Element.F32: np.dtype("<f4"), Element.F16: np.dtype("<f2"), Element.BF16: np.dtype("<u2")}
 
 
 class Landing(Protocol):
-    """Where the rows of one layer and side go, and the array they become.
-
-    Attributes:
-        pending: An array that is evaluated before the first row comes: several at once are faster.
-    """
-
-    pending: mx.array
+    """Where the rows of one layer and side go, and the array they become."""
 
     def place(self, start: int, end: int) -> memoryview:
         """Writable bytes for rows `start` to `end - 1` in their stored format, valid until the next call."""
@@ -48,14 +44,14 @@ class Landing(Protocol):
 
 
 def landing(
-    side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch, attached: Attached | None
+    side: SideLayout, spec: LayerSpec, tokens: int, memory: Memory, attached: Attached | None
 ) -> Landing:
     """A landing of the kind that the format needs."""
     if attached is not None:
-        return _Attached(side, spec, tokens, attached, scratch)
+        return _Attached(side, spec, tokens, attached, memory.arriving)
     if spec.verbatim_element is None:
-        return _Packed(side, spec, tokens, scratch)
-    return _Verbatim(side, spec, tokens, spec.verbatim_element, scratch)
+        return _Packed(side, spec, tokens, side.element, memory)
+    return _Verbatim(side, spec, tokens, spec.verbatim_element, memory)
 
 
 def room(tokens: int) -> int:
@@ -75,6 +71,22 @@ class Scratch:
         if self._bytes.nbytes < length:
             self._bytes = np.empty(length, np.uint8)
         return self._bytes.data[:length]
+
+
+class Memory:
+    """Memory that the landings of one prefix share.
+
+    Args:
+        in_turn: Whether each of them gets all its rows before the next one gets any.
+    """
+
+    def __init__(self, *, in_turn: bool) -> None:
+        self.arriving = Scratch()
+        self._in_turn = Scratch() if in_turn else None
+
+    def ordered(self, length: int) -> memoryview:
+        """So many writable bytes for the rows of one landing, until it has all of them."""
+        return np.empty(length, np.uint8).data if self._in_turn is None else self._in_turn.take(length)
 
 
 class _Scratched:
@@ -100,50 +112,63 @@ class _Unpacked(_Scratched):
     """Rows become one array of elements, with room to grow."""
 
     def __init__(
-        self, side: SideLayout, spec: LayerSpec, tokens: int, element: Element, scratch: Scratch
+        self, side: SideLayout, spec: LayerSpec, tokens: int, element: Element, memory: Memory
     ) -> None:
-        super().__init__(spec, scratch)
+        super().__init__(spec, memory.arriving)
         self._side = side
+        self._tokens = tokens
         self._element = element
-        # Zeros are written, so that the memory is the array's own and its pages have been touched.
-        self.pending = mx.zeros((1, side.heads, room(tokens), side.head_dim), _SHOWN[element])
+        self._memory = memory
+        self._held = 0
+        self._array: mx.array | None = None
 
-    @cached_property
-    def _bytes(self) -> memoryview:
-        mx.eval(self.pending)
-        return _memory(self.pending)
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
+        self._put(start, end, rows)
+        self._held += end - start
+        if self._held == self._tokens:
+            # Copied here: memory of its own is touched once, and not by another thread.
+            self._array = mx.array(self._target[None])
+            del self._target
 
     def array(self) -> mx.array:
-        array = self.pending.view(DTYPES[self._element])
+        if self._array is None:
+            raise BadReply(f"{self._held} of {self._tokens} rows came")
+        array = self._array.view(DTYPES[self._element])
         return array if self._element is self._side.element else array.astype(DTYPES[self._side.element])
+
+    def _put(self, start: int, end: int, rows: memoryview) -> None:
+        raise NotImplementedError
+
+    @cached_property
+    def _target(self) -> np.ndarray[Any, Any]:
+        """Where the rows are put in order: ``(heads, tokens and room, head_dim)``."""
+        shape = (self._side.heads, room(self._tokens), self._side.head_dim)
+        dtype = _NUMPY[self._element]
+        length = math.prod(shape) * dtype.itemsize
+        target = np.frombuffer(self._memory.ordered(length), dtype).reshape(shape)
+        target[:, self._tokens :] = 0
+        return target
 
 
 class _Verbatim(_Unpacked):
     """Elements are stored as they are."""
 
-    @cached_property
-    def _heads(self) -> np.ndarray[Any, Any]:
-        dtype = np.dtype(f"u{self._element.itemsize}")
-        return np.frombuffer(self._bytes, dtype).reshape(self._side.heads, -1, self._side.head_dim)
-
-    def fill(self, start: int, end: int, rows: memoryview) -> None:
+    def _put(self, start: int, end: int, rows: memoryview) -> None:
         shape = (end - start, self._side.heads, self._side.head_dim)
-        source = np.frombuffer(rows, self._heads.dtype).reshape(shape)
-        for head, target in enumerate(self._heads):
+        source = np.frombuffer(rows, self._target.dtype).reshape(shape)
+        for head, target in enumerate(self._target):
             target[start:end] = source[:, head]
 
 
 class _Packed(_Unpacked):
-    """Elements are coded: they are unpacked into the array's memory."""
+    """Elements are coded."""
 
-    def __init__(self, side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch) -> None:
-        super().__init__(side, spec, tokens, side.element, scratch)
-        self._layout = Heads(side.heads, room(tokens) * side.head_dim, side.head_dim)
-
-    def fill(self, start: int, end: int, rows: memoryview) -> None:
-        element = self._element
-        target = self._bytes[start * self._side.head_dim * element.itemsize :]
-        unpack(self._spec, rows, end - start, element, target, layout=self._layout)
+    def _put(self, start: int, end: int, rows: memoryview) -> None:
+        side = self._side
+        first = start * side.head_dim * self._element.itemsize
+        layout = Heads(side.heads, room(self._tokens) * side.head_dim, side.head_dim)
+        target = self._target.reshape(-1).view(np.uint8).data[first:]
+        unpack(self._spec, rows, end - start, self._element, target, layout=layout)
 
 
 class _Attached(_Scratched):
@@ -156,7 +181,6 @@ class _Attached(_Scratched):
         self._side = side
         self._attached = attached
         self._rows = np.empty((tokens, spec.row_bytes), np.uint8)
-        self.pending = mx.array(0)
 
     def fill(self, start: int, end: int, rows: memoryview) -> None:
         self._rows[start:end] = np.frombuffer(rows, np.uint8).reshape(end - start, -1)
