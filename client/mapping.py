@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pionkv.kernels import LayerSpec
+from pionkv.kernels.formats import LayerSpec, format_by_tag
 
 from .errors import BadReply, NotStored, StoreError
 from .rows import Landing
 
 _MAGIC = b"PIONPAGE"
 _VERSION = 1
+_SIDE, _RUN = struct.Struct("<HBBIIII"), struct.Struct("<IIQ")
 _HEADER = struct.Struct("<8sIIQ")
 
 
@@ -89,9 +90,9 @@ class PrefixMap:
                 int(generation),
                 int(rows),
                 tuple(File(bytes(path), (int(a), int(b), int(c))) for path, a, b, c in files),
-                tuple(_side(side) for side in sides),
+                tuple(_sides(memoryview(sides))),
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, LookupError, struct.error) as error:
             raise BadReply("KV.PREFIX.MAP answered something else") from error
 
 
@@ -101,14 +102,15 @@ def _four(reply: object) -> list[Any]:
     return reply
 
 
-def _side(told: Sequence[object]) -> Side:
-    layer, side, name, dim, rope, head, *places = told
-    if not isinstance(name, bytes) or len(places) % 3:
-        raise ValueError(told)
-    numbers = [int(number) for number in (layer, side, dim, rope, head, *places)]  # type: ignore[call-overload]
-    spec = LayerSpec(name.decode(), *numbers[2:5])
-    runs = numbers[5:]
-    return Side(numbers[0], numbers[1], spec, tuple(zip(runs[::3], runs[1::3], runs[2::3], strict=True)))
+def _sides(told: memoryview) -> Iterator[Side]:
+    position = 0
+    while position < len(told):
+        layer, side, tag, dim, rope, head, count = _SIDE.unpack_from(told, position)
+        position += _SIDE.size
+        runs = (_RUN.unpack_from(told, position + number * _RUN.size) for number in range(count))
+        places = tuple((file, offset, rows) for file, rows, offset in runs)
+        position += count * _RUN.size
+        yield Side(layer, side, LayerSpec(format_by_tag(tag).name, dim, rope, head), places)
 
 
 def fill(

@@ -21,7 +21,11 @@ from .layout import DTYPES, CacheLayout, SideLayout
 from .plan import Attached, Plan
 
 # Element types as the buffer protocol can show them: it has no bfloat16.
-_NUMPY = {Element.F32: np.dtype("<f4"), Element.F16: np.dtype("<f2"), Element.BF16: np.dtype("<u2")}
+_NUMPY: dict[Element, np.dtype[Any]] = {
+    Element.F32: np.dtype("<f4"),
+    Element.F16: np.dtype("<f2"),
+    Element.BF16: np.dtype("<u2"),
+}
 
 
 class Landing(Protocol):

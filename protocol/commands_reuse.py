@@ -24,10 +24,10 @@ REUSE_COMMANDS = (
         summary="Where a prefix's rows lie in page files, for a client on this machine that maps them.",
         group="prefix",
         reply="Generation, rows, an array of files (each path, device, inode, time of the last change in "
-        "ns), and for each layer and side an array: layer, side (0 K, 1 V), format, dim, rope, head, then "
-        "for each run of rows the number of its file, its offset there and its rows. Null when there are "
-        "no rows that can be restored. The bytes were checked and stay as they are; a file may be removed "
-        "at any time, and one that is open stays whole.",
+        "ns), and a bulk string, little-endian: for each layer and side layer u16, side u8 (0 K, 1 V), tag "
+        "of the format u8, dim u32, rope u32, head u32, runs u32, and for each run its file u32, rows u32 "
+        "and offset u64. Null when there are no rows that can be restored. The bytes were checked and stay "
+        "as they are; a file may be removed at any time, and one that is open stays whole.",
         parameters=(key("namespace"),),
         flags=("readonly",),
         categories=("kv", "read", "slow"),

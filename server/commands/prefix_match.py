@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pionkv.kernels.formats import format_by_name
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import Mapped, Match
@@ -21,6 +23,8 @@ from .vfetch import credit_restore
 
 MATCH, MAP = "KV.PREFIX.MATCH", "KV.PREFIX.MAP"
 TOKEN_BYTES = 4
+SIDE, RUN = struct.Struct("<HBBIIII"), struct.Struct("<IIQ")
+"""Of a map: layer, side, tag of the format, dim, rope, head, runs; and of each: file, rows, offset."""
 
 
 @dataclass(slots=True)
@@ -101,7 +105,7 @@ def locate(client: Client, args: Sequence[Argument]) -> bytes:
     record, found = located
     files = {place.path: None for mapped in found for place in mapped.places}
     numbers = {path: number for number, path in enumerate(files)}
-    layers = [_layer(mapped, numbers) for mapped in found]
+    layers = b"".join(_layer(mapped, numbers) for mapped in found)
     _credit(client, found, record.tokens)
     credit_restore(client, namespace + K_SUFFIX, range(client.service.limits.layers))
     described = [_file(path) for path in files]
@@ -117,14 +121,14 @@ def _file(path: Path) -> list[bytes | int]:
     return [os.fsencode(path), found.st_dev, found.st_ino, found.st_mtime_ns]
 
 
-def _layer(mapped: Mapped, numbers: dict[Path, int]) -> list[object]:
+def _layer(mapped: Mapped, numbers: dict[Path, int]) -> bytes:
     spec = mapped.spec
-    places = [
-        number
-        for place in mapped.places
-        for number in (numbers[place.path], place.offset, place.nbytes // spec.row_bytes)
-    ]
-    return [mapped.layer, mapped.side, spec.format, spec.dim, spec.rope, spec.head_dim, *places]
+    tag = format_by_name(spec.format).tag
+    head = SIDE.pack(mapped.layer, mapped.side, tag, spec.dim, spec.rope, spec.head_dim, len(mapped.places))
+    runs = (
+        RUN.pack(numbers[each.path], each.nbytes // spec.row_bytes, each.offset) for each in mapped.places
+    )
+    return b"".join((head, *runs))
 
 
 def _credit(client: Client, found: Sequence[Mapped], rows: int) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,8 +177,9 @@ def test_only_the_rows_asked_for_are_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [b"", [], [1, 2, 3], [1, 2, [], [[0, 0, b"fp16"]]], [1, 2, [[b"p", 1]], []], "OK", 5,
-     [1, 2, [], [[0, 0, b"fp16", 4, 0, 0, 1]]]],
+    [b"", [], [1, 2, 3], [1, 2, [], b"\0"], [1, 2, [[b"p", 1]], b""], [1, 2, [], [[0]]], "OK", 5,
+     [1, 2, [], struct.pack("<HBBIIII", 0, 0, 0, 4, 0, 0, 1)],
+     [1, 2, [], struct.pack("<HBBIIII", 0, 0, 255, 4, 0, 0, 0)]],
 )  # fmt: skip
 def test_nonsense_is_a_bad_reply(reply: object) -> None:
     with pytest.raises(BadReply):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import struct
 
 import numpy as np
+from pionkv.kernels.formats import format_by_tag
 
 DIM = 32
 
@@ -75,12 +77,16 @@ def test_the_models_are_counted(either) -> None:
 
 def mapped_rows(reply, rows):
     """The bytes of each layer and side, read from the files."""
-    _, _, files, layers = reply
-    found = {}
-    for layer, side, form, dim, _, _, *places in layers:
-        assert (bytes(form), dim) == (b"fp16", DIM)
+    _, _, files, told = reply
+    found, position = {}, 0
+    while position < len(told):
+        layer, side, tag, dim, _, _, runs = struct.unpack_from("<HBBIIII", told, position)
+        position += 20
+        assert (format_by_tag(tag).name, dim) == ("fp16", DIM)
         data = b""
-        for number, offset, count in zip(places[::3], places[1::3], places[2::3], strict=True):
+        for _ in range(runs):
+            number, count, offset = struct.unpack_from("<IIQ", told, position)
+            position += 16
             path, *identity = files[number]
             found_there = os.stat(bytes(path))
             assert identity[:2] == [found_there.st_dev, found_there.st_ino]
