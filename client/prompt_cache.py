@@ -19,7 +19,7 @@ from .errors import Absent, NotStored, OtherTokens, StoreError, UnsupportedModel
 from .lane import Lane
 from .link import Link, Work
 from .requests import Found
-from .reuse import find, name_of, restore_longest
+from .reuse import Other, find, name_of, others, restore_longest
 from .route import LaneName, Route
 from .stats import Stats
 
@@ -285,6 +285,34 @@ class PionPromptCache:
         # A prefix that is not going to be published makes nobody wait for it.
         longest = self._wait if self._admission.threshold == 1 else 0.0
         return Turn(self._try, namespace, longest, self._silence, self._clock)
+
+    def explain(self, token_ids: Sequence[int]) -> dict[str, Any]:
+        """What `get_or_prefill` would find for these tokens, without restoring anything.
+
+        Returns:
+            `tokens` and `stored`, how many there are and how many of them are stored; the `namespace` that
+            holds them, or None; `model`, this model's digest; `others`, for each other model that has some
+            stored, how many, and in what it differs; and a `reason` where nothing is stored or asked.
+        """
+        ids = [int(token) for token in token_ids]
+        answer: dict[str, Any] = {"tokens": len(ids), "stored": 0, "namespace": None, "others": []}
+        shape = self._shape
+        if shape is None or not ids:
+            return {**answer, "model": None, "reason": self._stats.unsupported or "no tokens"}
+        model, whole = self.model_digest, shape.whole
+
+        def ask(lane: Lane, deadline: Deadline) -> tuple[Found | None, list[Other]]:
+            found = find(lane, deadline, model, ids, whole=whole)
+            return found, others(lane, deadline, model, ids)
+
+        answered, failure = self._try(ask)
+        if answered is None:
+            return {**answer, "model": model, "reason": "" if failure is None else _reason(failure)}
+        found, elsewhere = answered
+        if found is not None:
+            answer |= {"stored": found.tokens, "namespace": found.namespace.decode("utf-8", "replace")}
+        answer["others"] = [{"stored": each.tokens, "differs": list(each.fields)} for each in elsewhere]
+        return {**answer, "model": model, "reason": "" if found is not None else "not stored"}
 
     def keep(self, token_ids: Sequence[int], caches: Sequence[Any], prefill_ms: float = 0.0) -> bool:
         """Publish caches that were filled elsewhere, as by generating an answer.

@@ -274,3 +274,20 @@ def test_an_answer_is_kept_with_its_prompt(
     with PromptStore(model, words, port=store_port, keep_answers=False) as store:
         list(store.stream([299, *ids], max_tokens=length))
         assert store.cache.stats()["stores"] == 1
+
+
+def test_an_explanation_says_what_is_stored_and_changes_nothing(
+    tiny: Tiny, start_server: Callable[..., Any], ids: list[int]
+) -> None:
+    model, port = tiny(), start_server().port
+    cache = cache_for(model, port)
+    assert cache.explain(ids)["reason"] == "not stored"
+    cache.get_or_prefill(ids[:100])
+    found = cache.explain(ids)
+    assert (found["tokens"], found["stored"], found["reason"], found["others"]) == (150, 100, "", [])
+    assert found["namespace"] == name_of(cache.model_digest, ids[:100])
+    other = cache_for(model, port, vquant="int8").explain(ids)
+    assert (other["stored"], other["others"]) == (0, [{"stored": 100, "differs": ["format"]}])
+    assert cache.explain([])["reason"] == "no tokens"
+    assert cache_for(model, 1).explain(ids)["reason"].startswith("[Errno")
+    assert cache.stats()["stores"] == 1
