@@ -1,4 +1,4 @@
-"""What every command has to pass before it is run, and who is shown that it is."""
+"""Which connections are served, what a command has to pass before it is run, and who is shown that it is."""
 
 from __future__ import annotations
 
@@ -15,11 +15,29 @@ if TYPE_CHECKING:
     from .dispatch import Entry
 
 NOT_AUTHENTICATED = CommandError("NOAUTH", "Authentication required.")
+FULL = CommandError("ERR", "max number of clients reached")
+PROTECTED = CommandError(
+    "DENIED",
+    "pionkv is in protected mode: the default user needs no password, so only clients of this machine are "
+    "served, over 127.0.0.1, ::1 or the Unix socket. To serve others give it a password: --password, "
+    "PIONKV_PASSWORD, or from this machine CONFIG SET requirepass. If everybody who can reach the port may "
+    "do everything: --protected-mode no, or from this machine CONFIG SET protected-mode no.",
+)
 WHILE_LISTENING = frozenset(
     {"PING", "PSUBSCRIBE", "PUNSUBSCRIBE", "QUIT", "RESET", "SUBSCRIBE", "UNSUBSCRIBE"}
 )
 ONLY_LISTENING = "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
 """In RESP2 a message looks like a reply: who listens can run nothing whose reply could be taken for one."""
+
+
+def turned_away(client: Client) -> CommandError | None:
+    """Why a new connection is not served; None: it is."""
+    service = client.service
+    if not client.loopback and service.settings.protected_mode == "yes" and service.users.default.open:
+        return PROTECTED
+    if service.clients() > service.settings.max_clients:
+        return FULL
+    return None
 
 
 def admit(client: Client, entry: Entry, args: Sequence[Argument]) -> None:

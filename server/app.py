@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -18,10 +19,11 @@ from .acl.users import UsersError
 from .commands import make_dispatcher
 from .config import Settings
 from .connection import Connection
-from .listening import EXIT_FAILURE, ListenError, Listeners, announce, listen
+from .listening import EXIT_FAILURE, ListenError, Listeners, announce
 from .metrics import Every
 from .place import Place
 from .service import Service
+from .tls import HANDSHAKE_SECONDS, SHUTDOWN_SECONDS, TlsError, context_of
 from .web.site import Site
 
 TICK_SECONDS = 1.0
@@ -60,53 +62,73 @@ class App:
         self._sites: list[Site] = []
 
     async def start(self) -> None:
-        """Bind and accept. `service.tcp_port` is the real port from then on.
+        """Bind and accept. `service.tcp_port` and `service.tls_port` are the real ports from then on.
 
         Raises:
-            ListenError: The port or the socket path is taken or not allowed.
+            ListenError: A port or the socket path is taken or not allowed.
+            TlsError: The certificate, or what it is checked with, cannot be used.
         """
         self.service.users.insist(self.service.settings.password)
-        self._listeners = listen(self.service.settings)
-        await self.accept(self._listeners.tcp(), self._listeners.unix)
+        self._listeners = Listeners(self.service.settings)
+        await self.accept(self._listeners.tcp(), self._listeners.tls(), self._listeners.unix)
 
-    async def accept(self, tcp: Sequence[socket.socket], unix: socket.socket | None) -> None:
-        """Accept connections from sockets that listen already."""
-        backlog = self.service.settings.backlog
+    async def accept(
+        self, tcp: Sequence[socket.socket], tls: Sequence[socket.socket], unix: socket.socket | None
+    ) -> None:
+        """Accept connections from sockets that listen already.
+
+        Raises:
+            TlsError: The certificate, or what it is checked with, cannot be used.
+        """
+        service = self.service
+        backlog = service.settings.backlog
+        context = context_of(service.settings)
         for listener in tcp:
             self._servers.append(await self.loop.create_server(self._connect, sock=listener, backlog=backlog))
-        self.service.tcp_port = tcp[0].getsockname()[1]
+        for listener in tls:
+            server = await self.loop.create_server(
+                self._connect,
+                sock=listener,
+                backlog=backlog,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+            )
+            self._servers.append(server)
+        service.tcp_port, service.tls_port = _port(tcp), _port(tls)
         if unix is not None:
             # From 3.13 on whoever closes a Unix socket removes its path, unless told that others use it.
             keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
             server = await self.loop.create_unix_server(self._connect, sock=unix, backlog=backlog, **keep)
             self._servers.append(server)
-        await self._open_sites()
+        await self._open_sites(context)
         self.service.lag.start()
         self.service.kernels.start()
         self._timers.append(Every(self.loop, TICK_SECONDS, self._tick))
         if self.service.place.workers > 1:
             self._timers.append(Every(self.loop, FLUSH_SECONDS, self.service.sums.flush))
 
-    async def _open_sites(self) -> None:
+    async def _open_sites(self, context: ssl.SSLContext | None) -> None:
         """Open the HTTP ports that are asked for: the first worker shows the numbers of all."""
         service = self.service
         settings = service.settings
         if service.place.number:
             return
         if settings.http_port >= 0:
-            service.http_port = await self._open_site(settings.http_port, page=True)
+            service.http_port = await self._open_site(settings.http_port, context, page=True)
         if settings.metrics_port >= 0:
-            service.metrics_port = await self._open_site(settings.metrics_port, page=False)
+            service.metrics_port = await self._open_site(settings.metrics_port, context, page=False)
 
-    async def _open_site(self, port: int, *, page: bool) -> int:
+    async def _open_site(self, port: int, context: ssl.SSLContext | None, *, page: bool) -> int:
         site = Site(self.service, page=page)
         self._sites.append(site)
         host = self.service.settings.host
         try:
-            real = await site.start(host, port)
+            real = await site.start(host, port, context)
         except OSError as error:
             raise ListenError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        logs.logger().info("http", address=f"http://{host}:{real}/" + ("" if page else "metrics"))
+        scheme = "http" if context is None else "https"
+        logs.logger().info("http", address=f"{scheme}://{host}:{real}/" + ("" if page else "metrics"))
         return real
 
     def stop(self) -> None:
@@ -180,6 +202,10 @@ class App:
             logs.logger().error("housekeeping failed", error=str(error))
 
 
+def _port(listeners: Sequence[socket.socket]) -> int:
+    return int(listeners[0].getsockname()[1]) if listeners else -1
+
+
 def store_options(settings: Settings, worker: int = 0) -> StoreOptions:
     """The part of the settings that storage understands."""
     return StoreOptions(
@@ -193,7 +219,7 @@ async def _serve_alone(settings: Settings) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             app.loop.add_signal_handler(number, app.signalled)
         await app.start()
-        announce(settings, app.service.tcp_port)
+        announce(settings, app.service.tcp_port, app.service.tls_port)
         await app.serve()
         logs.logger().info("stopped")
 
@@ -203,7 +229,7 @@ def run(settings: Settings) -> int:
     logs.configure(settings.log_level, settings.log_format)
     try:
         uvloop.run(_serve_alone(settings))
-    except (ListenError, StorageError, UsersError, OSError) as error:
+    except (ListenError, StorageError, TlsError, UsersError, OSError) as error:
         print(f"pionkv: {error}", file=sys.stderr)
         return EXIT_FAILURE
     return 0

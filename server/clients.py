@@ -47,6 +47,8 @@ class Client:
     address: str = ""
     local_address: str = ""
     same_machine: bool = False
+    loopback: bool = False
+    """It came by the loopback interface or the Unix socket."""
     protocol: int = 2
     authenticated: bool = True
     name: bytes = b""
@@ -144,10 +146,11 @@ def read_addresses(client: Client, transport: asyncio.BaseTransport) -> None:
     peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if isinstance(peer, tuple) and isinstance(local, tuple):
         client.address, client.local_address = _address(peer), _address(local)
-        client.same_machine = ip_address(peer[0]).is_loopback or peer[0] == local[0]
+        client.loopback = ip_address(peer[0]).is_loopback
+        client.same_machine = client.loopback or peer[0] == local[0]
     else:
         client.address = client.local_address = f"{local or ''}:0"
-        client.same_machine = True
+        client.same_machine = client.loopback = True
 
 
 def _address(pair: tuple[Any, ...]) -> str:

@@ -91,7 +91,28 @@ class Settings:
     """Everything that can be set. Sizes are bytes, times are seconds."""
 
     host: str = _setting("127.0.0.1", "address to listen on", str, redis="bind")
-    port: int = _setting(1974, "TCP port; 0 picks a free one", _within(0, 65535), redis="port")
+    port: int = _setting(
+        1974, "TCP port without TLS; 0 picks a free one, -1: none", _within(-1, 65535), redis="port"
+    )
+    protected_mode: str = _setting(
+        "yes",
+        "as long as the default user needs no password, serve this machine alone: yes or no",
+        _one_of(("yes", "no")),
+        live=True,
+    )
+    tls_port: int = _setting(-1, "TCP port with TLS; 0 picks a free one, -1: none", _within(-1, 65535))
+    tls_cert_file: Path | None = _setting(
+        None, "the server's certificate and those up to its root (PEM), for the HTTP ports, too", Path
+    )
+    tls_key_file: Path | None = _setting(None, "the certificate's private key (PEM, no password)", Path)
+    tls_ca_cert_file: Path | None = _setting(
+        None, "certificates that clients' certificates are checked with (PEM)", Path
+    )
+    tls_auth_clients: str = _setting(
+        "yes",
+        "whether TLS clients need a certificate: yes, no, or optional (checked where it is given)",
+        _one_of(("yes", "no", "optional")),
+    )
     unix_socket: Path | None = _setting(
         None, "also listen on this Unix socket (mode 0700)", Path, redis="unixsocket"
     )

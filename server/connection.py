@@ -20,7 +20,7 @@ from pionkv.protocol.errors import CommandError, ProtocolError
 from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestParser
 
 from . import eager
-from .admission import admit, check_permission
+from .admission import admit, check_permission, turned_away
 from .arguments import Argument
 from .clients import TCP, Client, ReplyMode, lane_of, read_addresses
 from .dispatch import Dispatcher, Entry, Slow
@@ -91,9 +91,9 @@ class Connection(asyncio.BufferedProtocol):
         self.client.last_active = self._service.clock()
         self.set_authenticated(self.client.user.needs_no_password)
         self._service.add(self)
-        if self._service.clients() > self._service.settings.max_clients:
+        if (refusal := turned_away(self.client)) is not None:
             self._service.metrics.rejected_connections += 1
-            self._dismiss(reply.error("ERR", "max number of clients reached"))
+            self._dismiss(reply.error(refusal.code, refusal.message))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the client; what it was sending leaves no trace."""
@@ -125,7 +125,9 @@ class Connection(asyncio.BufferedProtocol):
         """The peer sends no more; it still gets the replies to what it sent."""
         self._input_over = True
         self._advance()
-        return not self._ended
+        assert self._transport is not None
+        # With TLS there is no half of a connection: what is queued is sent, and that is all.
+        return not self._ended and self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
         """The socket is full."""
@@ -200,7 +202,8 @@ class Connection(asyncio.BufferedProtocol):
         self._service.remove(self)
         self._out.write(last_words)
         self._out.flush()
-        transport.write_eof()
+        if transport.can_write_eof():
+            transport.write_eof()
         transport.resume_reading()
         self._service.loop.call_later(LINGER_SECONDS, transport.abort)
 

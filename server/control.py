@@ -38,6 +38,7 @@ class Setup:
         started_at: When the server started.
         counters: Handle of the shared counters.
         tcp: Handles of the sockets to accept from.
+        tls: Handles of those that speak TLS.
         unix: Handle of the Unix socket, or None.
     """
 
@@ -48,6 +49,7 @@ class Setup:
     started_at: float
     counters: int
     tcp: list[int]
+    tls: list[int]
     unix: int | None
 
     def message(self) -> dict[str, Any]:

@@ -26,13 +26,12 @@ class ListenError(Exception):
     """An address to listen on cannot be had."""
 
 
-class Listeners:
-    """The sockets of one server.
+class PortSockets:
+    """The sockets of one TCP port.
 
     Args:
         host: Address or name to listen on; every address of a name is.
         port: TCP port; 0 picks a free one.
-        path: Unix socket to listen on as well, made with mode 0700.
         backlog: Connections waiting to be accepted, per socket.
         workers: How many processes accept.
 
@@ -40,56 +39,43 @@ class Listeners:
         port: The real port.
 
     Raises:
-        ListenError: The port or the socket path is taken or not allowed.
+        ListenError: The port is taken or not allowed.
     """
 
-    def __init__(self, host: str, port: int, path: Path | None, backlog: int, workers: int = 1) -> None:
+    def __init__(self, host: str, port: int, backlog: int, workers: int) -> None:
         self._backlog = backlog
         self._balanced = BALANCES and workers > 1
-        self._path = path
-        self._unix: socket.socket | None = None
-        self._tcp: dict[int, list[socket.socket]] = {}
+        self._sockets: dict[int, list[socket.socket]] = {}
         self.port = port
         try:
             self._addresses = _addresses(host, port)
-            self._tcp[0] = self._bind_first()
+            self._sockets[0] = self._bind_first()
             for number in range(1, workers if self._balanced else 1):
-                self._tcp[number] = self._bind_again()
-            if path is not None:
-                self._unix = _bind_unix(path, backlog)
+                self._sockets[number] = self._bind_again()
         except OSError as error:
             self.close()
             raise ListenError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
-    def tcp(self, worker: int = 0) -> list[socket.socket]:
-        """The TCP sockets of a worker; bound anew when they were given up."""
+    def of(self, worker: int) -> list[socket.socket]:
+        """The sockets of a worker; bound anew when they were given up."""
         if not self._balanced:
-            return self._tcp[0]
-        if worker not in self._tcp:
-            self._tcp[worker] = self._bind_again()
-        return self._tcp[worker]
-
-    @property
-    def unix(self) -> socket.socket | None:
-        """The Unix socket, that of all workers."""
-        return self._unix
+            return self._sockets[0]
+        if worker not in self._sockets:
+            self._sockets[worker] = self._bind_again()
+        return self._sockets[worker]
 
     def give_up(self, worker: int) -> None:
         """Nobody accepts for this worker for a while: others get its connections, where each has a socket."""
         if self._balanced:
-            for listener in self._tcp.pop(worker, ()):
+            for listener in self._sockets.pop(worker, ()):
                 listener.close()
 
     def close(self) -> None:
-        """Close every socket, and remove the Unix socket's path."""
-        for listeners in self._tcp.values():
+        """Close every socket."""
+        for listeners in self._sockets.values():
             for listener in listeners:
                 listener.close()
-        self._tcp.clear()
-        if self._unix is not None and self._path is not None:
-            self._unix.close()
-            self._unix = None
-            self._path.unlink(missing_ok=True)
+        self._sockets.clear()
 
     def _bind_first(self) -> list[socket.socket]:
         """Bind alone first: sockets that share a port do not notice another server on it."""
@@ -118,6 +104,78 @@ class Listeners:
             raise
         self.port = listener.getsockname()[1]
         return listener
+
+
+class Listeners:
+    """The sockets of one server: its plain port, its TLS port and its Unix socket, each where it is wanted.
+
+    Args:
+        settings: What to listen on.
+
+    Raises:
+        ListenError: A port or the socket path is taken or not allowed, or there is nothing to listen on.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.unix_socket
+        self._plain: PortSockets | None = None
+        self._tls: PortSockets | None = None
+        self._unix: socket.socket | None = None
+        backlog, workers = settings.backlog, settings.workers
+        if settings.port < 0 and settings.tls_port < 0 and self._path is None:
+            raise ListenError("nothing to listen on: port and tls_port are -1, and there is no unix_socket")
+        try:
+            if settings.port >= 0:
+                self._plain = PortSockets(settings.host, settings.port, backlog, workers)
+            if settings.tls_port >= 0:
+                self._tls = PortSockets(settings.host, settings.tls_port, backlog, workers)
+            if self._path is not None:
+                self._unix = _bind_unix(self._path, backlog)
+        except OSError as error:
+            self.close()
+            raise ListenError(f"cannot listen on {self._path}: {error.strerror or error}") from error
+        except ListenError:
+            self.close()
+            raise
+
+    def tcp(self, worker: int = 0) -> list[socket.socket]:
+        """The sockets of the plain port that a worker accepts from."""
+        return [] if self._plain is None else self._plain.of(worker)
+
+    def tls(self, worker: int = 0) -> list[socket.socket]:
+        """The sockets of the TLS port that a worker accepts from."""
+        return [] if self._tls is None else self._tls.of(worker)
+
+    @property
+    def unix(self) -> socket.socket | None:
+        """The Unix socket, that of all workers."""
+        return self._unix
+
+    @property
+    def port(self) -> int:
+        """The real plain port; -1: there is none."""
+        return -1 if self._plain is None else self._plain.port
+
+    @property
+    def tls_port(self) -> int:
+        """The real TLS port; -1: there is none."""
+        return -1 if self._tls is None else self._tls.port
+
+    def give_up(self, worker: int) -> None:
+        """Nobody accepts for this worker for a while."""
+        for sockets in (self._plain, self._tls):
+            if sockets is not None:
+                sockets.give_up(worker)
+
+    def close(self) -> None:
+        """Close every socket, and remove the Unix socket's path."""
+        for sockets in (self._plain, self._tls):
+            if sockets is not None:
+                sockets.close()
+        if self._unix is not None and self._path is not None:
+            self._unix.close()
+            self._unix = None
+            self._path.unlink(missing_ok=True)
 
 
 def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
@@ -161,20 +219,18 @@ def _remove_dead_socket(path: Path) -> None:
     raise OSError(errno.EADDRINUSE, f"{path}: a server listens here already")
 
 
-def listen(settings: Settings) -> Listeners:
-    """Bind what the settings say. Raises `ListenError`."""
-    return Listeners(settings.host, settings.port, settings.unix_socket, settings.backlog, settings.workers)
-
-
-def addresses(settings: Settings, port: int) -> str:
-    """Where clients connect, as the ready line shows it."""
+def addresses(settings: Settings, port: int, tls_port: int) -> str:
+    """Where clients connect, as the ready line shows it; a port of -1 is none."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    unix = f" unix://{settings.unix_socket}" if settings.unix_socket else ""
-    return f"tcp://{host}:{port}{unix}"
+    ports = {"tcp": port, "tls": tls_port}
+    found = [f"{kind}://{host}:{number}" for kind, number in ports.items() if number >= 0]
+    if settings.unix_socket:
+        found.append(f"unix://{settings.unix_socket}")
+    return " ".join(found)
 
 
-def announce(settings: Settings, port: int) -> None:
+def announce(settings: Settings, port: int, tls_port: int) -> None:
     """Say, on standard output and in the log, that clients may connect."""
-    address = addresses(settings, port)
+    address = addresses(settings, port, tls_port)
     print(f"pionkv ready on {address}", flush=True)
     logs.logger().info("ready", address=address, data=str(settings.data_dir), pid=os.getpid())

@@ -1,7 +1,8 @@
 """Replies of one connection on their way out: small ones gathered, large ones sliced from where they lie.
 
-The transport's high-water mark is 0: it tells as soon as the socket does not take everything, and again when
-all was sent. So a slow reader holds at most one slice here, and a buffer may be reused once `send` returned.
+The transport's high-water mark is as low as it goes: it tells as soon as the socket does not take everything,
+and again when all was sent. So a slow reader holds at most one slice here (with TLS two), and a buffer may be
+reused once `send` returned.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Output:
 
     def attach(self, transport: asyncio.Transport, lane: str) -> None:
         """Write to `transport` from now on."""
-        transport.set_write_buffer_limits(high=0)
+        # uvloop's TLS takes a mark of 0 to be passed even when nothing waits.
+        transport.set_write_buffer_limits(high=0 if transport.can_write_eof() else 1, low=0)
         self._transport = transport
         self._lane = lane
 

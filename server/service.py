@@ -92,6 +92,7 @@ class Service:
         self.no_connections = asyncio.Event()
         self.no_connections.set()
         self.tcp_port = 0
+        self.tls_port = -1
         self.http_port = 0
         self.metrics_port = 0
         self.stopping = False

@@ -25,8 +25,9 @@ from .acl.users import Users, UsersError
 from .config import Settings, changed
 from .control import Control, Setup, texts_of
 from .counters import Counters
-from .listening import EXIT_FAILURE, ListenError, Listeners, announce, listen
+from .listening import EXIT_FAILURE, ListenError, Listeners, announce
 from .place import Place
+from .tls import TlsError, context_of
 
 STEADY_SECONDS = 2.0
 """A worker that accepted connections for so long is started again at once."""
@@ -98,7 +99,7 @@ class Supervisor:
         await asyncio.wait((everyone, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not self._stop.is_set():
             self._serving = True
-            announce(self._settings, self._listeners.port)
+            announce(self._settings, self._listeners.port, self._listeners.tls_port)
             await stopping
         everyone.cancel()
         self._listeners.close()
@@ -189,7 +190,7 @@ class Supervisor:
         setup = self._setup(slot)
         ours, theirs = socket.socketpair()
         with theirs:
-            handles = [setup.counters, *setup.tcp, *([] if setup.unix is None else [setup.unix])]
+            handles = [setup.counters, *setup.tcp, *setup.tls, *([] if setup.unix is None else [setup.unix])]
             slot.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "pionkv.server.worker", str(theirs.fileno()), str(self._lifeline)),
@@ -237,13 +238,15 @@ class Supervisor:
             started_at=self._place.started_at,
             counters=self._counters.handle,
             tcp=[listener.fileno() for listener in self._listeners.tcp(slot.number)],
+            tls=[listener.fileno() for listener in self._listeners.tls(slot.number)],
             unix=None if unix is None else unix.fileno(),
         )
 
 
 async def _supervise(settings: Settings) -> bool:
+    context_of(settings)
     Users(settings.data_dir, settings.password).insist(settings.password)
-    listeners = listen(settings)
+    listeners = Listeners(settings)
     counters = Counters.create(settings.workers)
     try:
         return await Supervisor(settings, listeners, counters).run()
@@ -257,7 +260,7 @@ def run(settings: Settings) -> int:
     logs.configure(settings.log_level, settings.log_format)
     try:
         fine = uvloop.run(_supervise(settings))
-    except (ListenError, UsersError, OSError) as error:
+    except (ListenError, TlsError, UsersError, OSError) as error:
         print(f"pionkv: {error}", file=sys.stderr)
         return EXIT_FAILURE
     logs.logger().info("stopped")

@@ -27,6 +27,7 @@ from .control import Control, Setup
 from .counters import Counters
 from .listening import EXIT_FAILURE
 from .place import Place
+from .tls import TlsError
 
 
 async def _serve(end: socket.socket) -> None:
@@ -52,6 +53,7 @@ async def _serve(end: socket.socket) -> None:
         app.loop.add_signal_handler(signal.SIGTERM, app.stop)
         await app.accept(
             [socket.socket(fileno=handle) for handle in setup.tcp],
+            [socket.socket(fileno=handle) for handle in setup.tls],
             None if setup.unix is None else socket.socket(fileno=setup.unix),
         )
         control.send(channel.READY)
@@ -91,7 +93,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         uvloop.run(_serve(socket.socket(fileno=control)))
-    except (StorageError, UsersError, OSError) as error:
+    except (StorageError, TlsError, UsersError, OSError) as error:
         print(f"pionkv: {error}", file=sys.stderr)
         return EXIT_FAILURE
     return 0

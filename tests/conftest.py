@@ -10,7 +10,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from certificates import Certificates  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """A root, a server's and a client's certificate, and some that are no good."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-READY = re.compile(r"pionkv ready on tcp://(?P<host>\S+):(?P<port>\d+)")
+READY = re.compile(
+    r"pionkv ready on (tcp|tls)://(?P<host>\S+):(?P<port>\d+)(?: tls://\S+:(?P<tls_port>\d+))?"
+)
 START_SECONDS = 60
 STOP_SECONDS = 60
 
@@ -19,6 +21,7 @@ class ServerProcess:
 
     Attributes:
         port: Its TCP port; another one after each `start`, the same after `restart`.
+        tls_port: Its TLS port, if it has one beside.
         data_dir: Where it keeps everything.
         errors: File that holds what it wrote on standard error.
     """
@@ -27,7 +30,7 @@ class ServerProcess:
         self.data_dir = data_dir
         self.errors = data_dir.with_suffix(".log")
         self.flags = flags
-        self.port = 0
+        self.port = self.tls_port = 0
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -59,6 +62,7 @@ class ServerProcess:
             self.kill()
             raise AssertionError(f"no ready line but {line!r}; {self.errors.read_text()}")
         self.port = int(match["port"])
+        self.tls_port = int(match["tls_port"] or 0)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop; its exit code."""

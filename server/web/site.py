@@ -8,6 +8,7 @@ of somebody else must not read it by way of a name server.
 from __future__ import annotations
 
 import json
+import ssl
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Awaitable, Callable
@@ -65,10 +66,10 @@ class Site:
                 app.router.add_get(path, _static(name, kind))
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; the real port. Raises `OSError`."""
+    async def start(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
+        """Listen, with TLS if there is a context; the real port. Raises `OSError`."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
+        await web.TCPSite(self._runner, host, port, ssl_context=context).start()
         real: int = self._runner.addresses[0][1]
         return real
 

@@ -27,7 +27,7 @@ def test_flags_over_environment_over_file(tmp_path) -> None:
     "name, text, message",
     [
         ("port", "x", "port: invalid literal"),
-        ("port", "65536", "port: 65536 is not within 0..65535"),
+        ("port", "65536", "port: 65536 is not within -1..65535"),
         ("max_bytes", "8 boxes", "max_bytes: '8 boxes' is not a size such as 512mb"),
         ("max_bytes", "-1", "max_bytes: '-1' is not a size such as 512mb"),
         ("durability", "often", "durability: 'often' is not one of none, everysec, always"),
