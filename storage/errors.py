@@ -278,6 +278,15 @@ class CatalogCorrupt(StorageError):
         self.reason = reason
 
 
+class OtherVersion(StorageError):
+    """The catalog was written by a build that stores records in another form."""
+
+    def __init__(self, found: int, read: int) -> None:
+        super().__init__(f"the catalog is of version {found}, this build reads {read}")
+        self.found = found
+        self.read = read
+
+
 class PageCorrupt(StorageError):
     """A page file is not what the catalog says it is. Callers see `Quarantined` instead."""
 

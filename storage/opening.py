@@ -11,7 +11,7 @@ from .checkpoint import Checkpointer
 from .digest import pieces_of
 from .directory import Directory
 from .engine import Engine
-from .errors import DirectoryError, StorageError
+from .errors import DirectoryError, OtherVersion, StorageError
 from .maps import PageMaps
 from .open_pages import OpenPages
 from .options import Durability, StoreOptions
@@ -35,6 +35,8 @@ def open_engine(path: Path, options: StoreOptions, clock: Callable[[], float], b
             return _assemble(directory, options, clock, rolled_back)
     except BaseException as error:
         directory.close()
+        if isinstance(error, OtherVersion):
+            raise DirectoryError(str(path), str(error)) from error
         if isinstance(error, OSError):
             raise DirectoryError(str(path), error.strerror or str(error)) from error
         raise

@@ -15,7 +15,7 @@ from typing import Self
 import msgpack
 import xxhash
 
-from .errors import CatalogCorrupt
+from .errors import CatalogCorrupt, OtherVersion
 from .extents import Extents, rows_of
 from .schema import Schema
 
@@ -263,6 +263,10 @@ class StateRecord:
 _STATE = struct.Struct("<QQQ")
 
 
+CATALOG_VERSION = 2
+"""Moves when a stored form changes, so that no build reads what another one wrote as something else."""
+
+
 @dataclass(slots=True)
 class Counters:
     """The one record of store-wide numbers.
@@ -284,7 +288,7 @@ class Counters:
         keys_evicted: Plain keys removed before their deadline to make room.
     """
 
-    version: int = 1
+    version: int = CATALOG_VERSION
     bytes: int = 0
     rows: int = 0
     evictions: int = 0
@@ -306,8 +310,11 @@ class Counters:
 
     @classmethod
     def decode(cls, raw: Raw) -> Self:
-        """The record of a stored form; numbers that it does not have yet are 0."""
-        return cls(*msgpack.unpackb(unseal(raw)))
+        """The record of a stored form. Raises `OtherVersion`."""
+        numbers = msgpack.unpackb(unseal(raw))
+        if numbers[0] != CATALOG_VERSION:
+            raise OtherVersion(numbers[0], CATALOG_VERSION)
+        return cls(*numbers)
 
 
 _counts = attrgetter(*(field.name for field in fields(Counters)))

@@ -62,7 +62,7 @@ def test_text(error, text) -> None:
 
 
 INTERNAL = {"StorageError", "StoreClosed", "WriteClosed", "PageGone", "PageCorrupt",
-            "CatalogCorrupt"}  # fmt: skip
+            "CatalogCorrupt", "OtherVersion"}  # fmt: skip
 """What no client causes, or what ends the server's start."""
 
 

@@ -5,10 +5,13 @@ import os
 import shutil
 from pathlib import Path
 
+import lmdb
+import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pionkv.storage import CatalogCorrupt, DirectoryError, Quarantined
+from pionkv.storage.records import seal, unseal
 
 ROW = 64
 LAYERS, ROWS = 3, 200
@@ -245,3 +248,15 @@ def test_a_flipped_bit_in_a_session_record_is_noticed(open_store, tmp_path):
     driver = open_store()
     with pytest.raises(CatalogCorrupt):
         driver.store.rows(b"p_pk", 0, 0, 10)
+
+
+def test_a_catalog_of_another_version_is_refused_at_open(open_store, tmp_path):
+    driver = open_store()
+    driver.prefix(b"p", 1, 10)
+    driver.store.close()
+    with lmdb.open(str(tmp_path / "data" / "catalog"), max_dbs=64) as env, env.begin(write=True) as txn:
+        meta = env.open_db(b"meta", txn=txn)
+        numbers = msgpack.unpackb(unseal(txn.get(b"counters", db=meta)))
+        txn.put(b"counters", seal(msgpack.packb([1, *numbers[1:]])), db=meta)
+    with pytest.raises(DirectoryError, match=r"the catalog is of version 1, this build reads \d+"):
+        open_store()
