@@ -46,7 +46,7 @@ class Result:
         first_token_seconds: From there to the first token of the first answer.
         publish_seconds: What publishing took.
         bytes_sent: Bytes that went to the server.
-        bytes_received: Bytes that came from it.
+        bytes_received: Bytes that came from it, over the connection or out of its files.
         answers: Token ids of each answer.
         texts: The same as text.
         problem: Why the prefix was not restored, or not published; None when all went well.
@@ -103,7 +103,7 @@ def run(job: Job) -> Result:
         first_token_seconds=answers[0].first_seconds,
         publish_seconds=stats["store_ms_total"] / 1000,
         bytes_sent=stats["bytes_sent"],
-        bytes_received=stats["bytes_received"],
+        bytes_received=stats["bytes_received"] + stats["bytes_mapped"],
         answers=[each.tokens for each in answers],
         texts=[loaded.tokenizer.decode(each.tokens) for each in answers],
         problem=stats["last_unpublished"],
