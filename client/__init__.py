@@ -16,6 +16,7 @@ from .prompt_cache import PionPromptCache
 from .prompt_store import PromptStore
 from .requests import SessionInfo
 from .store_client import StoreClient
+from .tls import Tls
 
 __all__ = [
     "BadReply",
@@ -30,6 +31,7 @@ __all__ = [
     "StoreClient",
     "StoreError",
     "TimedOut",
+    "Tls",
     "Unavailable",
     "UnsupportedModel",
 ]

@@ -1,12 +1,20 @@
 """Where a server is, and what it wants to hear first."""
 
+from __future__ import annotations
+
 import socket
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .deadline import Deadline
+from .tls import Tls
 
 DEFAULT_PORT = 1974
+TLS_WORDS = {"ssl_ca_certs": "ca_file", "ssl_certfile": "cert_file", "ssl_keyfile": "key_file"}
+"""What may follow `?` in a rediss:// address, under redis-py's names, beside `ssl_cert_reqs`."""
+VERIFY = {"required": True, "none": False}
 
 
 @dataclass(frozen=True)
@@ -19,6 +27,7 @@ class Endpoint:
         unix_socket_path: If given, used instead of host and port.
         username: User that the password belongs to, if the server has users.
         password: Password, if the server wants one.
+        tls: How TCP connections are secured; None: they are not.
     """
 
     host: str = "127.0.0.1"
@@ -26,6 +35,35 @@ class Endpoint:
     unix_socket_path: str | None = None
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    tls: Tls | None = None
+
+    def __post_init__(self) -> None:
+        if self.tls is not None:
+            _ = self.tls.context
+
+    @classmethod
+    def from_url(cls, url: str) -> Endpoint:
+        """Read an address as redis-py writes it.
+
+        Args:
+            url: `redis://[[user]:password@]host[:port]`, `unix://[[user]:password@]/path`, or `rediss://...`
+                for TLS, perhaps with `?ssl_ca_certs=`, `ssl_certfile=`, `ssl_keyfile=` and `ssl_cert_reqs=none`.
+
+        Raises:
+            ValueError: It is something else, or a file that it names is not what it should be.
+        """
+        parts = urlsplit(url)
+        given: dict[str, Any] = {"username": _text(parts.username), "password": _text(parts.password)}
+        if parts.scheme == "unix" and parts.path and not parts.query:
+            return cls(unix_socket_path=unquote(parts.path), **given)
+        if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.path not in ("", "/", "/0"):
+            raise ValueError("an address is redis://host:port, rediss://host:port (TLS) or unix:///path")
+        words = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if parts.scheme == "rediss":
+            given["tls"] = _tls(words)
+        elif words:
+            raise ValueError(f"redis:// takes no {', '.join(words)}; TLS is rediss://")
+        return cls(parts.hostname, parts.port or DEFAULT_PORT, **given)
 
     def __str__(self) -> str:
         return self.unix_socket_path or f"{self.host}:{self.port}"
@@ -48,21 +86,59 @@ class Endpoint:
         user = () if self.username is None else (self.username,)
         return (("AUTH", *user, self.password), ("PING",))
 
+    @property
+    def redis_options(self) -> dict[str, Any]:
+        """The same address for redis-py."""
+        secured = {} if self.tls is None or self.unix_socket_path is not None else self.tls.redis_options()
+        return {
+            "host": self.host,
+            "port": self.port,
+            "unix_socket_path": self.unix_socket_path,
+            "username": self.username,
+            "password": self.password,
+            **secured,
+        }
+
     def connect(self, deadline: Deadline) -> socket.socket:
         """Open a connection.
 
         Raises:
-            OSError: It was refused, or took too long.
+            OSError: It was refused, took too long, or the server's certificate is not trusted.
         """
-        if self.unix_socket_path is None:
-            connection = socket.create_connection((self.host, self.port), timeout=deadline.wait())
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connection
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if self.unix_socket_path is not None:
+            return _connect_unix(self.unix_socket_path, deadline)
+        connection = socket.create_connection((self.host, self.port), timeout=deadline.wait())
         try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.tls is None:
+                return connection
             connection.settimeout(deadline.wait())
-            connection.connect(self.unix_socket_path)
+            return self.tls.context.wrap_socket(connection, server_hostname=self.host)
         except BaseException:
             connection.close()
             raise
-        return connection
+
+
+def _connect_unix(path: str, deadline: Deadline) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(deadline.wait())
+        connection.connect(path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _tls(words: dict[str, str]) -> Tls:
+    verify = words.pop("ssl_cert_reqs", "required")
+    unknown = words.keys() - TLS_WORDS.keys()
+    if unknown or verify not in VERIFY:
+        allowed = f"{', '.join(TLS_WORDS)}, and ssl_cert_reqs, which is one of {', '.join(VERIFY)}"
+        raise ValueError(f"rediss:// takes {allowed}")
+    return Tls(**{TLS_WORDS[word]: text for word, text in words.items()}, verify=VERIFY[verify])
+
+
+def _text(part: str | None) -> str | None:
+    """A part of a URL; empty ones are none."""
+    return unquote(part) if part else None

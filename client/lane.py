@@ -5,6 +5,7 @@ an unfinished reply must not be taken for the next one.
 """
 
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from pionkv.protocol.request import Word, encode_command
 from .deadline import Deadline
 from .endpoint import Endpoint
 from .errors import BadReply, ConnectionLost, ServerRefused, TimedOut
+from .tls import explained
 
 Place = Callable[[int, int], memoryview]
 """Given the position of a bulk string in a reply and its length, the writable bytes it goes to, as many."""
 
+_TLS_BYTES = 1 << 18
 _MOST_BUFFERS = 64  # per sendmsg; every system takes at least 16 and Linux takes 1,024
 
 
@@ -67,6 +70,8 @@ class Lane:
             for command in endpoint.greeting:
                 lane.send(command, deadline)
                 lane.receive(deadline)
+        except ConnectionLost as error:
+            raise error if endpoint.tls is None else ConnectionLost(explained(str(error))) from error
         except BaseException:
             lane.close()
             raise
@@ -97,7 +102,7 @@ class Lane:
         with self._closing_on_error(deadline) as connection:
             while buffers:
                 connection.settimeout(deadline.wait())
-                sent = connection.sendmsg(buffers[:_MOST_BUFFERS])
+                sent = _send_some(connection, buffers)
                 self.traffic.sent += sent
                 buffers = _unsent(buffers, sent)
         self.pending += 1
@@ -193,6 +198,16 @@ def _destination(place: Place, bulk: ReplyBulkStart) -> memoryview:
     if destination.nbytes != bulk.length:
         raise BadReply(f"{bulk.length} bytes of rows where {destination.nbytes} were expected")
     return destination
+
+
+def _send_some(connection: socket.socket, buffers: Sequence[memoryview]) -> int:
+    """Send a beginning of the buffers; how many bytes."""
+    if not isinstance(connection, ssl.SSLSocket):
+        return connection.sendmsg(buffers[:_MOST_BUFFERS])
+    # TLS copies what it sends, and waits until all of it is taken: no more at once than a silence allows.
+    if len(buffers[0]) >= _TLS_BYTES:
+        return connection.send(buffers[0][:_TLS_BYTES])
+    return connection.send(b"".join(buffer[:_TLS_BYTES] for buffer in buffers[:2]))
 
 
 def _unsent(buffers: list[memoryview], sent: int) -> list[memoryview]:

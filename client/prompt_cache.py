@@ -22,6 +22,7 @@ from .requests import Found
 from .reuse import Other, find, name_of, others, restore_longest
 from .route import LaneName, Route
 from .stats import Stats
+from .tls import Tls
 
 if TYPE_CHECKING:
     from .prefill import Progress
@@ -73,6 +74,8 @@ class PionPromptCache:
         unix_socket_path: str | None = None,
         username: str | None = None,
         password: str | None = None,
+        tls: Tls | None = None,
+        url: str | None = None,
         deadline: float = 10.0,
         silence: float = 2.0,
         connect_timeout: float = 0.5,
@@ -105,6 +108,8 @@ class PionPromptCache:
             unix_socket_path: Path of the server's Unix socket, used instead of host and port.
             username: User that the password belongs to.
             password: The server's password.
+            tls: How TCP connections are secured; None: they are not.
+            url: All of these as one address, see `Endpoint.from_url`: `rediss://host:port` is TLS.
             deadline: Seconds that a restore, or a publication, may take in all.
             silence: Seconds without a byte moving after which the server counts as hung.
             connect_timeout: Seconds within which a new connection must have answered.
@@ -127,7 +132,8 @@ class PionPromptCache:
         self._clock = clock
         self._stats = Stats()
         self._admission = Admission(admission_threshold)
-        endpoint = Endpoint(host, port, unix_socket_path, username, password)
+        endpoint = Endpoint(host, port, unix_socket_path, username, password, tls)
+        endpoint = endpoint if url is None else Endpoint.from_url(url)
         self._route = Route.of(lane, endpoint)
         self._link = Link(
             endpoint,

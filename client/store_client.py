@@ -22,6 +22,7 @@ from .errors import BadReply, ServerRefused, Unavailable
 from .lane import Lane
 from .link import Link
 from .requests import Name, SessionInfo
+from .tls import Tls, explained
 
 FetchForm = Literal["F32", "F16", "RAW"]
 StoreForm = Literal["F32", "F16", "BF16", "RAW"]
@@ -52,6 +53,8 @@ class StoreClient:
         unix_socket_path: str | None = None,
         username: str | None = None,
         password: str | None = None,
+        tls: Tls | None = None,
+        url: str | None = None,
         timeout: float = 30.0,
         silence: float = 5.0,
         connect_timeout: float = 2.0,
@@ -64,20 +67,17 @@ class StoreClient:
             unix_socket_path: Path of the server's Unix socket, used instead of host and port.
             username: User that the password belongs to.
             password: The server's password.
+            tls: How TCP connections are secured; None: they are not.
+            url: All of these as one address, see `Endpoint.from_url`: `rediss://host:port` is TLS.
             timeout: Seconds that one call may take in all.
             silence: Seconds without a byte moving after which the server counts as hung.
             connect_timeout: Seconds within which a new connection must have answered.
         """
+        endpoint = Endpoint(host, port, unix_socket_path, username, password, tls)
+        endpoint = endpoint if url is None else Endpoint.from_url(url)
         self.redis = redis.Redis(
-            host=host,
-            port=port,
-            unix_socket_path=unix_socket_path,
-            username=username,
-            password=password,
-            socket_timeout=silence,
-            socket_connect_timeout=connect_timeout,
+            **endpoint.redis_options, socket_timeout=silence, socket_connect_timeout=connect_timeout
         )
-        endpoint = Endpoint(host, port, unix_socket_path, username, password)
         self._link = Link(endpoint, total=timeout, silence=silence, connect=connect_timeout)
 
     def ping(self) -> None:
@@ -219,7 +219,7 @@ class StoreClient:
         self.close()
 
     def _call(self, *command: Any) -> object:
-        with _translated():
+        with _translated(secured=self._link.endpoint.tls is not None):
             reply: object = self.redis.execute_command(*command)
             return reply
 
@@ -242,7 +242,7 @@ class StoreClient:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(*, secured: bool) -> Iterator[None]:
     """Raise redis-py's errors as ours."""
     try:
         yield
@@ -250,7 +250,7 @@ def _translated() -> Iterator[None]:
         code = "OOM" if isinstance(error, redis.exceptions.OutOfMemoryError) else ""
         raise ServerRefused(_with_code(str(error), code)) from error
     except redis.RedisError as error:
-        raise Unavailable(str(error)) from error
+        raise Unavailable(explained(str(error)) if secured else str(error)) from error
 
 
 def _with_code(text: str, code: str) -> str:

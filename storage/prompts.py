@@ -9,7 +9,7 @@ share the most tokens with it. The index only finds candidates; each is compared
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,8 @@ _HASHES = np.dtype("<u8")
 _SORTED = np.dtype(">u4")
 
 Ids = NDArray[np.uint32]
+Sees = Callable[[bytes], bool]
+"""Whether who asks may know of a namespace."""
 
 
 class Match(NamedTuple):
@@ -136,19 +138,23 @@ def _count(writer: Writer, model: bytes, step: int) -> None:
         writer.delete("models", key)
 
 
-def match(engine: Engine, ids: Ids, model: bytes, fewest: int, whole: bool) -> Match | None:
+def match(
+    engine: Engine, ids: Ids, model: bytes, fewest: int, whole: bool, sees: Sees | None = None
+) -> Match | None:
     """See `Store.match`."""
     beyond = np.flatnonzero(ids == TOKEN_LIMIT)
     asked = ids[: beyond[0]] if beyond.size else ids
     with engine.catalog.snapshot() as reader:
-        best = _search(reader, asked, model, whole, engine.clock())
+        best = _search(reader, asked, model, whole, engine.clock(), sees)
     if best is None or best.tokens < fewest:
         return None
     engine.usage.note(best.record.unit, engine.clock())
     return best
 
 
-def _search(reader: Reader, ids: Ids, model: bytes, whole: bool, now: float) -> Match | None:
+def _search(
+    reader: Reader, ids: Ids, model: bytes, whole: bool, now: float, sees: Sees | None
+) -> Match | None:
     heads = _heads(model, ids)
     best: Match | None = None
     seen: set[bytes] = set()
@@ -163,7 +169,7 @@ def _search(reader: Reader, ids: Ids, model: bytes, whole: bool, now: float) -> 
             if len(seen) == MOST_CANDIDATES:
                 return best
             seen.add(uid)
-            candidate = _check(reader, uid, ids, whole, now)
+            candidate = _check(reader, uid, ids, whole, now, sees)
             if candidate is not None and (best is None or candidate.tokens > best.tokens):
                 best = candidate
         if best is not None and best.tokens >= level * BLOCK:
@@ -171,7 +177,7 @@ def _search(reader: Reader, ids: Ids, model: bytes, whole: bool, now: float) -> 
     return best
 
 
-def _check(reader: Reader, uid: bytes, ids: Ids, whole: bool, now: float) -> Match | None:
+def _check(reader: Reader, uid: bytes, ids: Ids, whole: bool, now: float, sees: Sees | None) -> Match | None:
     """What a candidate holds of the tokens, when it can be read."""
     owner, raw = reader.get("models", uid), reader.get("blocks", uid)
     if owner is None or raw is None:
@@ -179,6 +185,8 @@ def _check(reader: Reader, uid: bytes, ids: Ids, whole: bool, now: float) -> Mat
     unit = owner[1 + owner[0] :]
     record = reader.namespace(unit)
     if record is None or not record.is_hit or 0 < record.expires <= now:
+        return None
+    if sees is not None and not sees(record.namespace):
         return None
     if reader.get("quarantine", key_of(unit)) is not None:
         return None

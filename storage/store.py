@@ -189,7 +189,13 @@ class Store(PrefixCalls):
         return namespaces.lookup(self._engine, namespace)
 
     def match(
-        self, ids: NDArray[np.uint32], model: bytes = b"", *, fewest: int = 1, whole: bool = False
+        self,
+        ids: NDArray[np.uint32],
+        model: bytes = b"",
+        *,
+        fewest: int = 1,
+        whole: bool = False,
+        sees: prompts.Sees | None = None,
     ) -> Match | None:
         """The namespace that can be restored and whose tokens begin with the most of `ids`.
 
@@ -200,8 +206,9 @@ class Store(PrefixCalls):
             model: As given to `register`.
             fewest: Shorter matches do not count.
             whole: Find only namespaces all of whose tokens `ids` begins with.
+            sees: Find only namespaces of which this is true.
         """
-        return prompts.match(self._engine, ids, model, fewest, whole)
+        return prompts.match(self._engine, ids, model, fewest, whole, sees)
 
     def claim(self, namespace: bytes, owner: bytes, lease: float) -> claims.Answer:
         """Ask for the right to compute a prefix; again by the same owner, the lease begins anew.

@@ -41,9 +41,9 @@ def match(client: Client, args: Sequence[Argument]) -> bytes:
     ids = token_ids(MATCH, client, args[1])
     options = _options(client, Cursor(args, 2))
     service = client.service
-    found = service.store.match(ids, options.model, fewest=options.fewest, whole=options.whole)
-    hidden = client.user.restricted and found is not None and not client.user.sees(found.record.namespace)
-    if found is None or hidden:
+    sees = client.user.sees if client.user.restricted else None
+    found = service.store.match(ids, options.model, fewest=options.fewest, whole=options.whole, sees=sees)
+    if found is None:
         service.metrics.misses += 1
         service.receipt.totals.misses += 1
         return reply.null(client.protocol)

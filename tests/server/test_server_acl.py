@@ -121,6 +121,21 @@ def test_listings_leave_out_what_may_not_be_read(server: Any, filled: Any, proto
     assert len(filled.command("KEYS", "*")) == 6
 
 
+def test_the_longest_match_is_the_longest_that_may_be_read(team: Any, wire: Any) -> None:
+    """That somebody else has a longer one must not even be told by a miss."""
+    ids = list(range(1, 201))
+    for name, count in (("team1:short", 70), ("team2:long", 200)):
+        table = b"".join(token.to_bytes(8, "little") for token in ids[:count])
+        wire.command("KV.PREFIX.REGISTER", name, DIM, "fp32", "BLOCKS", 1, count, table)
+        for side in ("_pk", "_pv"):
+            assert wire.command("V.STOREBATCH", name + side, 0, 0, count, bytes(count * DIM * 4)) == "OK"
+    asked = b"".join(token.to_bytes(4, "little") for token in ids)
+    assert wire.command("KV.PREFIX.MATCH", asked)[:2] == [b"team2:long", 200]
+    assert team.command("KV.PREFIX.MATCH", asked)[:2] == [b"team1:short", 70]
+    wire.command("KV.PREFIX.DROP", "team1:short")
+    assert team.command("KV.PREFIX.MATCH", asked) is None
+
+
 def test_reading_alone(server: Any, filled: Any) -> None:
     reader = login(server, "reader", "%R~team1:*", "%RW~team1:own", "+@all")
     assert reader.command("GET", "team1:x") == b"v"
