@@ -46,8 +46,9 @@ class Endpoint:
         """Read an address as redis-py writes it.
 
         Args:
-            url: `redis://[[user]:password@]host[:port]`, `unix://[[user]:password@]/path`, or `rediss://...`
-                for TLS, perhaps with `?ssl_ca_certs=`, `ssl_certfile=`, `ssl_keyfile=` and `ssl_cert_reqs=none`.
+            url: `redis://[[user]:password@]host[:port]`, `unix://[[user]:password@]/path`, or for TLS
+                `rediss://...`, perhaps with `?ssl_ca_certs=`, `ssl_certfile=`, `ssl_keyfile=` (files) and
+                `ssl_cert_reqs=none`.
 
         Raises:
             ValueError: It is something else, or a file that it names is not what it should be.
