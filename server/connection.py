@@ -254,9 +254,9 @@ class Connection(asyncio.BufferedProtocol):
             if event is NEED_DATA:
                 return self._join()
             if isinstance(event, Command):
-                self._take(self._words(event.args))
+                self._take(self._words(event.args) if self._receivers else event.args)  # type: ignore[arg-type]
             elif isinstance(event, Taken):
-                self._run(event)
+                self._run(*event)
             elif isinstance(event, BulkStart):
                 if not self._settle():
                     self._held = event
@@ -269,23 +269,32 @@ class Connection(asyncio.BufferedProtocol):
     # Commands on plain keys, which are gathered
 
     def _take(self, words: list[Argument]) -> None:
-        """Gather a command on plain keys; run any other, once those before it are answered."""
-        taken = self._admit(words)
-        entry, client = taken.entry, self.client
-        if (
-            entry is not None
-            and entry.keyed is not None
-            and taken.error is None
-            and not (client.transaction.open or self._receivers)
-            and client.reply_mode is ReplyMode.ON
-        ):
-            self._calls.append(Call(client, entry, entry.keyed, words))
-            if len(self._calls) >= MOST_CALLS:
-                self._settle()
-        elif self._calls and not self._settle():
-            self._held = taken
+        """Let a command in; gather it if it is on plain keys, else run it after those gathered."""
+        client = self.client
+        client.commands += 1
+        self._service.metrics.commands += 1
+        entry: Entry | None = None
+        refusal: CommandError | None = None
+        try:
+            entry = self._dispatcher.find(words)
+            admit(client, entry, words)
+        except CommandError as error:
+            refusal = error
         else:
-            self._run(taken)
+            client.last_command = entry.spec.name
+            if (
+                entry.keyed is not None
+                and not (client.transaction.open or self._receivers)
+                and client.reply_mode is ReplyMode.ON
+            ):
+                self._calls.append(Call(client, entry, entry.keyed, words))
+                if len(self._calls) >= MOST_CALLS:
+                    self._settle()
+                return
+        if self._calls and not self._settle():
+            self._held = Taken(words, entry, refusal)
+        else:
+            self._run(words, entry, refusal)
 
     def _join(self) -> bool:
         """See that gathered calls are run: reads now, changes with those of others. False: they block."""
@@ -393,31 +402,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # Commands
 
-    def _admit(self, words: list[Argument]) -> Taken:
-        """Find a command, and decide whether the client may run it."""
-        client = self.client
-        client.commands += 1
-        self._service.metrics.commands += 1
-        try:
-            entry = self._dispatcher.find(words)
-        except CommandError as error:
-            return Taken(words, None, error)
-        try:
-            admit(client, entry, words)
-        except CommandError as error:
-            return Taken(words, entry, error)
-        client.last_command = entry.spec.name
-        return Taken(words, entry, None)
-
-    def _run(self, taken: Taken) -> None:
+    def _run(self, words: list[Argument], entry: Entry | None, refusal: CommandError | None) -> None:
         """Run one complete command; a slow one is left to a task, and this connection waits for it."""
         client = self.client
-        words, entry, error = taken
         began = perf_counter_ns()
         at_once = entry is not None and entry.spec.name in AT_ONCE
         try:
-            if error is not None:
-                raise error
+            if refusal is not None:
+                raise refusal
             assert entry is not None
             if client.transaction.open and not at_once:
                 limit = self._service.limits.command_bytes
