@@ -26,5 +26,9 @@ class CommandError(Exception):
         self.code = code
         self.message = message
 
+    def again(self) -> CommandError:
+        """The same error, to be raised: one that is raised twice holds on to the frames of both times."""
+        return CommandError(self.code, self.message)
+
     def __str__(self) -> str:
         return f"{self.code} {self.message}" if self.message else self.code

@@ -47,7 +47,7 @@ def admit(client: Client, entry: Entry, args: Sequence[Argument]) -> None:
         CommandError: It may not be run by this client now.
     """
     if entry.needs_auth and not client.authenticated:
-        raise NOT_AUTHENTICATED
+        raise NOT_AUTHENTICATED.again()
     if client.user.restricted:
         check_permission(client, entry, args)
     if client.protocol == 2 and client.listens_to and entry.spec.name not in WHILE_LISTENING:
@@ -67,4 +67,4 @@ def check_permission(client: Client, entry: Entry, args: Sequence[Argument]) -> 
     except permit.Refused as refused:
         context = "multi" if client.transaction.open else "toplevel"
         client.service.note_refusal(client, refused.reason, refused.object, context)
-        raise refused.error from None
+        raise refused.error.again() from None

@@ -69,7 +69,7 @@ class Transaction:
         """
         harmless = entry.spec.group in HARMLESS_GROUPS and entry.spec.name not in NEVER
         if not (isinstance(entry.handler, Keyed) or harmless):
-            raise NOT_ALLOWED
+            raise NOT_ALLOWED.again()
         self.size += sum(word.length if isinstance(word, Receiver) else len(word) for word in args)
         if self.size > limit:
             raise CommandError("ERR", f"transaction of {self.size} bytes is too large (limit {limit})")
@@ -99,7 +99,7 @@ def execute(client: Client) -> bytes | Slow:
     queue, watched, spoiled = transaction.queue, transaction.watched, transaction.spoiled
     transaction.close()
     if spoiled:
-        raise SPOILED
+        raise SPOILED.again()
     if client.user.restricted:
         for entry, args in queue:
             check_permission(client, entry, args)

@@ -14,6 +14,10 @@ from certificates import Certificates  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--requests", type=int, default=4000, help="hostile requests that a server is sent")
+
+
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """A root, a server's and a client's certificate, and some that are no good."""

@@ -86,7 +86,7 @@ def set_user(client: Client, args: Sequence[Argument]) -> bytes:
     """ACL SETUSER name [rule ...]."""
     name = text_of(args[2])
     if not name or any(char.isspace() or char == "\0" for char in name):
-        raise BAD_NAME
+        raise BAD_NAME.again()
     rules = [text_of(rule) for rule in args[3:]]
     if any(char.isspace() or char == "\0" for rule in rules if rule[:1] in "~%&" for char in rule):
         raise CommandError("ERR", "a pattern of names cannot contain spaces")
@@ -101,7 +101,7 @@ def delete_user(client: Client, args: Sequence[Argument]) -> bytes:
     """ACL DELUSER name [name ...]."""
     names = [text_of(name) for name in args[2:]]
     if DEFAULT in names:
-        raise NOT_DEFAULT
+        raise NOT_DEFAULT.again()
     try:
         return reply.integer(client.service.users.remove(names))
     except UsersError as error:
@@ -115,9 +115,9 @@ def generate_password(client: Client, args: Sequence[Argument]) -> bytes:
     try:
         bits = integer(args[2]) if len(args) == 3 else PASSWORD_BITS
     except CommandError:
-        raise BAD_BITS from None
+        raise BAD_BITS.again() from None
     if not 1 <= bits <= MOST_BITS:
-        raise BAD_BITS
+        raise BAD_BITS.again()
     digits = -(-bits // BITS_A_DIGIT)
     return reply.bulk(secrets.token_hex(-(-digits // 2))[:digits].encode())
 

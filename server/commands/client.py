@@ -67,7 +67,7 @@ def list_clients(client: Client, args: Sequence[Argument]) -> bytes:
             while cursor:
                 wanted.add(integer(cursor.take()))
         else:
-            raise SYNTAX
+            raise SYNTAX.again()
     clients = (connection.client for connection in client.service.connections.values())
     lines = [other.describe() for other in clients if wanted is None or other.id in wanted]
     return reply.verbatim("".join(line + "\n" for line in lines), client.protocol)
@@ -89,7 +89,7 @@ def kill(client: Client, args: Sequence[Argument]) -> bytes:
         else:
             tests.append(_kill_test(filter_name, value))
     if cursor:
-        raise SYNTAX
+        raise SYNTAX.again()
     return reply.integer(_kill(client, lambda other: all(test(other) for test in tests), skip_me=skip_me))
 
 
@@ -108,13 +108,13 @@ def _kill_test(filter_name: str, value: Argument) -> Callable[[Client], bool]:
         if keyword(value) != "NORMAL":
             raise CommandError("ERR", f"Unknown client type '{text}'")
         return lambda other: True
-    raise SYNTAX
+    raise SYNTAX.again()
 
 
 def _yes_or_no(value: Argument) -> bool:
     word = keyword(value)
     if word not in ("YES", "NO"):
-        raise SYNTAX
+        raise SYNTAX.again()
     return word == "YES"
 
 
@@ -136,7 +136,7 @@ def _kill(client: Client, test: Callable[[Client], bool], *, skip_me: bool) -> i
 def _switch(args: Sequence[Argument]) -> bool:
     word = keyword(args[2])
     if word not in ("ON", "OFF"):
-        raise SYNTAX
+        raise SYNTAX.again()
     return word == "ON"
 
 
@@ -159,7 +159,7 @@ def set_reply_mode(client: Client, args: Sequence[Argument]) -> bytes:
         client.set_reply_mode(ReplyMode.ON)
         return reply.OK
     if word not in ("OFF", "SKIP"):
-        raise SYNTAX
+        raise SYNTAX.again()
     if client.reply_mode is not ReplyMode.OFF:
         client.set_reply_mode(ReplyMode.OFF if word == "OFF" else ReplyMode.SKIP_NEXT)
     return NOTHING

@@ -60,7 +60,7 @@ def _authenticate(client: Client, user: bytes, given: bytes) -> None:
     found = client.service.users.login(user.decode("utf-8", "surrogateescape"), given)
     if found is None:
         client.service.note_refusal(client, "auth", b"AUTH", "toplevel", user=shown(user))
-        raise WRONG_PASSWORD
+        raise WRONG_PASSWORD.again()
     client.user = found
     client.service.connections[client.id].set_authenticated(True)
 
@@ -78,7 +78,7 @@ def hello(client: Client, args: Sequence[Argument]) -> bytes:
         else:
             raise CommandError("ERR", f"Syntax error in HELLO option '{shown(cursor.take())}'")
     if not client.authenticated:
-        raise HELLO_NOAUTH
+        raise HELLO_NOAUTH.again()
     client.protocol = protocol
     client.name = client.name if name is None else name
     return reply.encode(_greeting(client), protocol)

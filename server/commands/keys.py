@@ -85,7 +85,7 @@ def copy(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
             if integer(cursor.take()) != 0:
                 raise CommandError("ERR", "DB index is out of range")
         else:
-            raise SYNTAX
+            raise SYNTAX.again()
     return reply.integer(generic.copy(keys, blob(args[1]), blob(args[2]), replace=replace))
 
 
@@ -156,7 +156,7 @@ def size(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
 def flush(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
     """FLUSHALL [ASYNC|SYNC], FLUSHDB [ASYNC|SYNC]."""
     if len(args) > 2 or (len(args) == 2 and keyword(args[1]) not in ("ASYNC", "SYNC")):
-        raise SYNTAX
+        raise SYNTAX.again()
     generic.flush(keys)
     return OK
 
@@ -176,7 +176,7 @@ def _encoding(entry: Entry, now: int) -> bytes:
 
 
 def _frequency(entry: Entry, now: int) -> bytes:
-    raise NO_FREQUENCY
+    raise NO_FREQUENCY.again()
 
 
 def _idle(entry: Entry, now: int) -> bytes:

@@ -98,7 +98,7 @@ def _options(client: Client, cursor: Cursor) -> Options:
 
 def _blocks(client: Client, cursor: Cursor) -> tuple[int, bytes]:
     if cursor.left < 3:
-        raise BLOCKS_USAGE
+        raise BLOCKS_USAGE.again()
     limits = client.service.limits
     size = integer_within(
         cursor.take(), 1, limits.block_size, f"BLOCKS block_size out of range (1..{limits.block_size})"
@@ -158,9 +158,9 @@ def _question(client: Client, cursor: Cursor) -> Question:
     while cursor:
         word = keyword(cursor.take())
         if word not in ("TOKENS", "PREFILL_MS", "AT"):
-            raise UNKNOWN_OPTION
+            raise UNKNOWN_OPTION.again()
         if not cursor:
-            raise NEEDS_VALUE
+            raise NEEDS_VALUE.again()
         if word == "TOKENS":
             high = client.service.limits.tokens
             asked.tokens = integer_within(cursor.take(), 0, high, f"TOKENS out of range (0..{high})")

@@ -82,7 +82,7 @@ def _option(client: Client, cursor: Cursor, options: Options) -> None:
 def _ids(argument: Argument, limit: int) -> bytes:
     ids = blob(argument)
     if not ids or len(ids) % TOKEN_BYTES:
-        raise BAD_TOKENS
+        raise BAD_TOKENS.again()
     if len(ids) > limit * TOKEN_BYTES:
         raise CommandError("ERR", f"{BEGIN}: {len(ids) // TOKEN_BYTES} tokens (limit {limit})")
     return ids
@@ -90,11 +90,11 @@ def _ids(argument: Argument, limit: int) -> bytes:
 
 def _plan(namespace: bytes, options: Options) -> PrefixPlan:
     if options.schemas is None:
-        raise NO_SCHEMA
+        raise NO_SCHEMA.again()
     listed = {schema.num_layers for schema in options.schemas} - {None}
     counts = listed | ({options.layers} if options.layers is not None else set())
     if not counts:
-        raise NO_SCHEMA
+        raise NO_SCHEMA.again()
     if len(counts) > 1:
         shown = ", ".join(str(count) for count in sorted(count for count in counts if count is not None))
         raise CommandError("ERR", f"{BEGIN}: both sides need the same number of layers ({shown})")

@@ -58,7 +58,7 @@ def _places(argument: Argument) -> list[int]:
     try:
         return [integer(place) for place in blob(argument).split(b",")]
     except CommandError:
-        raise BAD_ORDER from None
+        raise BAD_ORDER.again() from None
 
 
 async def verify(client: Client, args: Sequence[Argument]) -> bytes:

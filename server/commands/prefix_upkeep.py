@@ -42,12 +42,12 @@ def _path(given: bytes) -> str:
     try:
         text = given.decode()
     except UnicodeDecodeError:
-        raise BAD_PATH from None
+        raise BAD_PATH.again() from None
     path = PurePosixPath(text)
     parts = path.parts
     hidden = any(part.startswith((".", "~")) for part in parts)
     if not parts or path.is_absolute() or hidden or not text.isprintable():
-        raise BAD_PATH
+        raise BAD_PATH.again()
     return str(path)
 
 
@@ -69,7 +69,7 @@ def warm(client: Client, args: Sequence[Argument]) -> Slow:
     if cursor.left >= 2:
         heads, dim = integer(cursor.take()), integer(cursor.take())
         if not (1 <= heads <= HEADS and 1 <= dim <= HEAD_DIM):
-            raise BAD_SHAPE
+            raise BAD_SHAPE.again()
         width = heads * dim
         if cursor:
             cursor.take()
@@ -83,7 +83,7 @@ async def _warm(client: Client, namespace: bytes, width: int | None) -> bytes:
         files = store.page_files(namespace)
         sides = [store.session(namespace + suffix) for suffix in (b"_pk", b"_pv")]
     except (UnknownNamespace, UnknownSession):
-        raise NOT_REGISTERED from None
+        raise NOT_REGISTERED.again() from None
     await asyncio.to_thread(_read_ahead, files)
     layers = [layer for layer in range(min(len(side.rows) for side in sides)) if _stored(sides, layer)]
     fitting = [layer for layer in layers if width is None or _width(sides, layer) == {width}]

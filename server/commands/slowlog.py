@@ -22,7 +22,7 @@ def get(client: Client, args: Sequence[Argument]) -> bytes:
     """SLOWLOG GET [count]."""
     count = integer(args[2]) if len(args) > 2 else SHOWN
     if count < ALL:
-        raise BAD_COUNT
+        raise BAD_COUNT.again()
     slow = list(client.service.timing.slow)
     rows = [
         [one.id, one.at, one.microseconds, one.words, one.address, one.name]

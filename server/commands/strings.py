@@ -91,7 +91,7 @@ class SetOptions:
             elif not keeps and (unit := take_unit(cursor, expiration)):
                 expiration = unit, cursor.take()
             else:
-                raise SYNTAX
+                raise SYNTAX.again()
         return cls(condition, answers_old, keeps, expiration)
 
 
@@ -159,7 +159,7 @@ def get_and_expire(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> 
         elif expiration is None and cursor.take_keyword("PERSIST"):
             persist = True
         else:
-            raise SYNTAX
+            raise SYNTAX.again()
     found = strings.get(keys, name)
     if found is None:
         return reply.null(protocol)

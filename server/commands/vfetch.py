@@ -54,10 +54,14 @@ def _by_id(client: Client, args: Sequence[Argument]) -> bytes | Slow:
         end -= 2
     options = _options(FETCH, Cursor(args, end))
     if options.form is Form.NATIVE:
-        raise NATIVE_BY_ID
+        raise NATIVE_BY_ID.again()
     limit = client.service.limits.fetch_ids
     if not 0 < end - 3 <= limit:
-        raise NO_IDS if end <= 3 else CommandError("ERR", f"V.FETCH: {end - 3} token ids (limit {limit})")
+        raise (
+            NO_IDS.again()
+            if end <= 3
+            else CommandError("ERR", f"V.FETCH: {end - 3} token ids (limit {limit})")
+        )
     layer, *ids = map(integer, args[2:end])
     rows = client.service.store.rows_by_id(blob(args[1]), layer, ids, options.at)
     return _reply(client, rows, options.form)
@@ -66,10 +70,10 @@ def _by_id(client: Client, args: Sequence[Argument]) -> bytes | Slow:
 def _range(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     layer = integer(args[2])
     if len(args) < 6:
-        raise RANGE_USAGE
+        raise RANGE_USAGE.again()
     start, end = integer(args[4]), integer(args[5])
     if not 0 <= start < end:
-        raise BAD_RANGE
+        raise BAD_RANGE.again()
     options = _options(FETCH, Cursor(args, 6), txn=True)
     sid = blob(args[1])
     if options.txn is not None:
@@ -83,10 +87,10 @@ def _range(client: Client, args: Sequence[Argument]) -> bytes | Slow:
 
 def _batch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     if len(args) < 5:
-        raise BATCH_USAGE
+        raise BATCH_USAGE.again()
     sid, start, end = blob(args[1]), integer(args[3]), integer(args[4])
     if not 0 <= start < end:
-        raise BAD_BATCH
+        raise BAD_BATCH.again()
     cursor = Cursor(args, 5)
     layers = None
     if cursor and keyword(args[5]) not in OPTIONS:
@@ -95,7 +99,7 @@ def _batch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     store = client.service.store
     held = store.session(sid, options.at).num_layers
     if held == 0:
-        raise NO_LAYERS
+        raise NO_LAYERS.again()
     asked = range(held if layers is None else layers)
     found = store.rows_of_layers((sid,), asked, start, end, at=options.at)
     if start == 0:

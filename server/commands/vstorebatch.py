@@ -86,7 +86,7 @@ def _declared(args: Sequence[Argument]) -> Input:
         elif cursor.left >= 2 and cursor.take_keyword("TXN"):
             cursor.take()
         else:
-            raise UNKNOWN_OPTION
+            raise UNKNOWN_OPTION.again()
     return declared
 
 
@@ -94,7 +94,7 @@ def _input(argument: Argument) -> Input:
     try:
         return Input[keyword(argument)]
     except KeyError:
-        raise UNKNOWN_OPTION from None
+        raise UNKNOWN_OPTION.again() from None
 
 
 def check_length(spec: LayerSpec, count: int, declared: Input, length: int) -> None:

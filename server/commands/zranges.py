@@ -73,7 +73,7 @@ class Options:
             elif word == "WITHSCORES":
                 options.with_scores = True
             else:
-                raise SYNTAX
+                raise SYNTAX.again()
         return options
 
 

@@ -59,7 +59,7 @@ def add(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
 def _rules(options: set[str], left: int) -> AddRules:
     """What the options mean. The order of the checks is Redis'."""
     if not left or left % 2:
-        raise SYNTAX
+        raise SYNTAX.again()
     if options >= {"NX", "XX"}:
         raise CommandError("ERR", "XX and NX options at the same time are not compatible")
     if len(options & {"GT", "LT", "NX"}) > 1:
@@ -120,7 +120,7 @@ def _positive(argument: Argument) -> int:
 def _pop(*, reverse: bool) -> Change:
     def run(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
         if len(args) > 3:
-            raise SYNTAX
+            raise SYNTAX.again()
         count = 1 if len(args) == 2 else _positive(args[2])
         name = blob(args[1])
         if not count or not zsets.length(keys, name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,6 +21,8 @@ from pionkv.server import logs
 from pionkv.server.app import App, store_options
 from pionkv.server.config import Settings
 from pionkv.storage import Store
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 SECONDS = 30
 
