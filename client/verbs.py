@@ -16,13 +16,17 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from .endpoint import DEFAULT_PORT
+from .endpoint import DEFAULT_PORT, Endpoint
 
 Host = Annotated[str, typer.Option(help="The server's name or address.")]
 Port = Annotated[int, typer.Option(help="The server's TCP port.")]
 Unix = Annotated[str | None, typer.Option("--unix", help="Path of its Unix socket, instead of both.")]
 User = Annotated[str | None, typer.Option(help="User that the password belongs to.")]
 Password = Annotated[str | None, typer.Option(envvar="PIONKV_PASSWORD", help="The server's password.")]
+Url = Annotated[
+    str | None,
+    typer.Option(envvar="PIONKV_URL", help="All of these as one address; rediss://host:port is TLS."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Tokens = Annotated[str | None, typer.Option(help="Token ids, separated by commas.")]
 TokenFile = Annotated[Path | None, typer.Option("--file", help="JSON file with a list of token ids.")]
@@ -59,18 +63,28 @@ class Shown:
         self.console.print(table)
 
 
+def endpoint_of(
+    host: str, port: int, unix: str | None, user: str | None, password: str | None, url: str | None
+) -> Endpoint:
+    """Where the server is, by the options or by the address.
+
+    Raises:
+        typer.BadParameter: It is no address, or a file that it names cannot be used.
+    """
+    try:
+        return Endpoint(host, port, unix, user, password) if url is None else Endpoint.from_url(url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 @contextmanager
-def connected(
-    host: str, port: int, unix: str | None, user: str | None, password: str | None
-) -> Iterator[redis.Redis]:
+def connected(endpoint: Endpoint) -> Iterator[redis.Redis]:
     """A connection; what goes wrong with it ends the program with a line that says what."""
-    client = redis.Redis(
-        host=host, port=port, unix_socket_path=unix, username=user, password=password, socket_timeout=60
-    )
+    client = redis.Redis(**endpoint.redis_options, socket_timeout=60)
     try:
         yield client
     except redis.RedisError as error:
-        typer.echo(f"pionkv: {unix or f'{host}:{port}'}: {error}", err=True)
+        typer.echo(f"pionkv: {endpoint}: {error}", err=True)
         raise typer.Exit(1) from error
     finally:
         client.close()
@@ -83,11 +97,12 @@ def ls(
     unix: Unix = None,
     user: User = None,
     password: Password = None,
+    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List prefixes: whether each can be restored, its tokens, bytes and hits."""
     columns = ("namespace", "answer", "tokens", "layers", "bytes", "hits", "pins", "reason")
-    with connected(host, port, unix, user, password) as client:
+    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
         rows = [{"namespace": _name(name), **found} for name, found in _all(client, pattern)]
     Shown(as_json, Console()).table(rows, columns)
 
@@ -98,10 +113,11 @@ def info(
     unix: Unix = None,
     user: User = None,
     password: Password = None,
+    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Figures about the store: what it holds, what it saved, what it takes."""
-    with connected(host, port, unix, user, password) as client:
+    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
         sections = ("server", "memory", "stats", "pion")
         found = {name: value for section in sections for name, value in _lines(client, section).items()}
     Shown(as_json, Console()).fields(found)
@@ -116,11 +132,12 @@ def match(
     unix: Unix = None,
     user: User = None,
     password: Password = None,
+    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the longest stored prefix of some tokens. Exit status 1 when there is none."""
     ids = token_ids(tokens, file)
-    with connected(host, port, unix, user, password) as client:
+    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
         found: Any = client.execute_command("KV.PREFIX.MATCH", ids, "MODEL", model)
     asked = len(ids) // 4
     if found is None:
@@ -142,12 +159,13 @@ def explain(
     unix: Unix = None,
     user: User = None,
     password: Password = None,
+    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Say why a prefix would hit or miss, and with tokens, where it differs from these."""
     option = ("TOKENS", token_ids(tokens, file)) if tokens or file else ()
     of_model = ("MODEL", model) if model else ()
-    with connected(host, port, unix, user, password) as client:
+    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
         found = client.execute_command("KV.PREFIX.EXPLAIN", namespace, *option, *of_model)
     Shown(as_json, Console()).fields(_map(found))
 
@@ -159,10 +177,11 @@ def verify(
     unix: Unix = None,
     user: User = None,
     password: Password = None,
+    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Read prefixes and check every digest again. Exit status 1 when one fails."""
-    with connected(host, port, unix, user, password) as client:
+    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
         names: list[bytes | str] = [*(namespaces or _names(client, "*"))]
         rows = []
         with Progress(console=Console(stderr=True), transient=True) as progress:

@@ -17,11 +17,11 @@ from rich.table import Table
 
 from . import requests
 from .deadline import Deadline
-from .endpoint import DEFAULT_PORT, Endpoint
+from .endpoint import DEFAULT_PORT
 from .errors import StoreError
 from .lane import Lane
 from .local import unix_twin
-from .verbs import AsJson, Host, Password, Port, Shown, Unix, User, connected
+from .verbs import AsJson, Host, Password, Port, Shown, Unix, Url, User, connected, endpoint_of
 
 LAYERS, DIM = 16, 1024
 ROW_BYTES = 2 * DIM
@@ -40,11 +40,13 @@ def bench(
     unix: Unix = None,
     user: User = None,
     password: Password = None,
+    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Store a prefix, fetch it over every connection there is, drop it: megabytes a second, medians."""
     tokens = max(1, megabytes * 2**20 // (2 * LAYERS * ROW_BYTES))
-    endpoint, deadline = Endpoint(host, port, unix, user, password), Deadline(SECONDS, SECONDS)
+    endpoint = endpoint_of(host, port, unix, user, password, url)
+    deadline = Deadline(SECONDS, SECONDS)
     name = f"bench:{secrets.token_hex(8)}"
     try:
         lane = Lane.open(endpoint, deadline)
@@ -107,10 +109,11 @@ def top(
     unix: Unix = None,
     user: User = None,
     password: Password = None,
+    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what the server is doing, again and again, until Ctrl-C."""
-    with connected(host, port, unix, user, password) as client:
+    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
         looks = _looks(client, interval, count)
         try:
             if as_json:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from pionkv.client import PionPromptCache, StoreClient, Tls, Unavailable
 from pionkv.client.endpoint import Endpoint
+from pionkv.client.verbs import info
+from pionkv.client.verbs_live import bench
 from pionkv.kernels import LayerSpec
 from server_process import ServerProcess
+from typer.testing import CliRunner
 
 DIM = 8192
 
@@ -138,3 +143,15 @@ def test_addresses() -> None:
     ):
         with pytest.raises(ValueError, match="redis"):
             Endpoint.from_url(wrong)
+
+
+def test_the_verbs_of_the_command_line(served: ServerProcess, certificates: Any) -> None:
+    app = typer.Typer()
+    app.command("info")(info)
+    app.command("bench")(bench)
+    there = ("--url", url(served.tls_port, certificates), "--json")
+    told = CliRunner().invoke(app, ["info", *there])
+    assert told.exit_code == 0 and json.loads(told.stdout)["tls_port"] == served.tls_port
+    measured = CliRunner().invoke(app, ["bench", "--megabytes", "1", "--rounds", "1", *there])
+    assert measured.exit_code == 0 and json.loads(measured.stdout)[0]["megabytes_per_second"] > 0
+    assert CliRunner().invoke(app, ["info", "--url", "http://h"]).exit_code == 2
