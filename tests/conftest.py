@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from certificates import Certificates
+
 sys.path.insert(0, str(Path(__file__).parent))
 
-from certificates import Certificates  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
 
@@ -21,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """A root, a server's and a client's certificate, and some that are no good."""
+    from certificates import Certificates
+
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
