@@ -1,10 +1,33 @@
-"""The README's table of formats, from the registry and the results: `python tests/benchmarks/tables.py`."""
+"""Pages and tables made from the results: `python tests/benchmarks/tables.py`.
+
+The README's table of formats, and docs/benchmarks.md: every row of every benchmark that compares arms.
+"""
 
 import json
+from typing import Any
 
 from harness import RESULTS, ROOT
 from pionkv.kernels import FORMATS, LayerSpec
 from pionkv.kernels.formats import HEAD
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+COMPARISONS = {
+    "io": "Moving bytes, beside redis-server and a bare socket",
+    "load": "Cost as work grows",
+    "workers": "One worker and two",
+    "client": "Time to the first token",
+    "storage": "What storage costs besides the bytes",
+    "parser": "Parsing requests and replies",
+    "kernels_cpu": "Packing and unpacking on the CPU",
+    "kernels_gpu": "Packing and unpacking on a GPU",
+}
+INTRODUCTION = """# Benchmarks
+
+Made from [results](results) by `make docs`. Each table is one run: arms took turns, outputs were compared before any time
+was looked at, figures are medians with minimum and maximum. *ratio* is ours divided by the peer's, as rates: above 1 ours is
+faster. A target that is missed stays in its table. What limits the hot paths is said in [performance.md](performance.md).
+`make bench` runs all of them; absolute figures are those of one shared machine, ratios travel better.
+"""
 
 BEGIN, END = "<!-- formats: made by `make docs` -->\n", "<!-- end of formats -->\n"
 DIM, HEAD_DIM = 1024, 128
@@ -41,6 +64,51 @@ def with_table(text: str) -> str:
     return head + BEGIN + formats_table() + END + rest.split(END)[1]
 
 
+def results_page() -> str:
+    """docs/benchmarks.md."""
+    parts = [INTRODUCTION]
+    for name, title in COMPARISONS.items():
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            parts.append(f"## {title}\n\n" + _section(name, json.loads(path.read_text(encoding="utf-8"))))
+    return "\n".join(parts)
+
+
+def _section(name: str, record: dict[str, Any]) -> str:
+    machine = record["machine"]
+    where = record.get("gpu") or f"{machine['cores']} cores of {machine['processor']}"
+    load = machine.get("load_before", [None])[0]
+    busy = "" if load is None else f", load {load:g} before"
+    lines = [
+        f"[{name}.json](results/{name}.json): `{record['command']}`, revision {record['commit']}, "
+        f"{record['when'][:10]}, {where}{busy}.",
+        "",
+        "| work | unit | ours | peer | ratio | target | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*lines, *map(_line, record["rows"])]) + "\n"
+
+
+def _line(row: dict[str, Any]) -> str:
+    peer = row.get("peer")
+    ratio, target = row.get("ratio"), row.get("target")
+    cells = [
+        row["work"],
+        row["unit"],
+        _spread(row["ours"]),
+        "" if peer is None else f"{peer['name']}: {_spread(peer)}",
+        "" if ratio is None else f"{ratio:.3g}",
+        "" if target is None else f"{target:.3g}",
+        {True: "holds", False: "missed", None: ""}[row.get("holds")],
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _spread(values: dict[str, float]) -> str:
+    return f"{values['median']:.4g} ({values['min']:.3g}–{values['max']:.3g})"
+
+
 if __name__ == "__main__":
+    PAGE.write_text(results_page(), encoding="utf-8")
     readme = ROOT / "README.md"
     readme.write_text(with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")
