@@ -7,7 +7,7 @@ appended, cut and copied without touching their neighbors.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -168,6 +168,9 @@ class RowParts(NamedTuple):
     full_precision: int
 
 
+UNKNOWN: Final = -1
+
+
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
     """How the rows of one layer, of one side, are stored.
@@ -183,6 +186,8 @@ class LayerSpec:
     dim: int
     rope: int = 0
     head_dim: int = 0
+    _row_bytes: int = field(default=UNKNOWN, init=False, repr=False, compare=False)
+    """Computed once: it is asked for whenever rows move."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", self.format.lower())
@@ -200,7 +205,9 @@ class LayerSpec:
     @property
     def row_bytes(self) -> int:
         """Bytes of one stored row. Rows follow each other without padding."""
-        return sum(self.row_parts)
+        if self._row_bytes == UNKNOWN:
+            object.__setattr__(self, "_row_bytes", sum(self.row_parts))
+        return self._row_bytes
 
     @property
     def row_parts(self) -> RowParts:
