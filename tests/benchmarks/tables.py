@@ -23,11 +23,11 @@ COMPARISONS = {
 }
 INTRODUCTION = """# Benchmarks
 
-Made from [results](results) by `make docs`. Each table is one run: arms took turns, outputs were compared before
-any time was looked at, figures are medians with minimum and maximum. *ratio* is ours divided by the peer's, as
-rates: above 1 ours is faster. A target that is missed stays in its table. What limits the hot paths is said in
-[performance.md](performance.md). `make bench` runs all of them; absolute figures are those of one shared machine,
-ratios travel better.
+Made from [results](results) by `make docs`. Each table is one run: arms took turns, outputs were compared
+before any time was looked at, figures are medians with minimum and maximum. *ratio* is ours divided by the
+peer's, as rates: above 1 ours is faster. A target that is missed stays in its table. What limits the hot
+paths is said in [performance.md](performance.md). `make bench` runs all of them; absolute figures are those
+of one shared machine, ratios travel better.
 """
 
 BEGIN, END = "<!-- formats: made by `make docs` -->\n", "<!-- end of formats -->\n"
