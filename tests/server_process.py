@@ -26,8 +26,14 @@ class ServerProcess:
         errors: File that holds what it wrote on standard error.
     """
 
-    def __init__(self, data_dir: Path, *flags: str) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *flags: str,
+        program: tuple[str, ...] = (sys.executable, "-m", "pionkv.server"),
+    ) -> None:
         self.data_dir = data_dir
+        self.program = program
         self.errors = data_dir.with_suffix(".log")
         self.flags = flags
         self.port = self.tls_port = 0
@@ -41,15 +47,7 @@ class ServerProcess:
     def start(self, port: int = 0) -> None:
         """Start it, on a free port unless one is named, and wait for its ready line."""
         assert self._process is None
-        command = [
-            sys.executable,
-            "-m",
-            "pionkv.server",
-            "--port",
-            str(port),
-            "--data-dir",
-            str(self.data_dir),
-        ]
+        command = [*self.program, "--port", str(port), "--data-dir", str(self.data_dir)]
         with self.errors.open("a") as errors:
             self._process = subprocess.Popen(
                 [*command, *self.flags], stdout=subprocess.PIPE, stderr=errors, text=True
