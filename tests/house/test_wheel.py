@@ -43,7 +43,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(built: Path) -> Path:
-    """The `bin` of an environment that has the wheel, and the libraries of this one, but not these sources."""
+    """The `bin` of an environment with the wheel and the libraries of this one, but not these sources."""
     environment = built / "environment"
     python = environment / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=120)
