@@ -70,9 +70,17 @@ class Turn:
 
     def give_back(self) -> None:
         """Let others go on."""
-        if self.ours:
-            self.ours = False
-            self._attempt(lambda lane, deadline: _ask(lane, deadline, self._namespace, 0))
+        self.hand_over()()
+
+    def hand_over(self) -> Callable[[], None]:
+        """Leave letting others go on to whoever calls what is returned; `give_back` does nothing then."""
+        ours, self.ours = self.ours, False
+
+        def give_back() -> None:
+            if ours:
+                self._attempt(lambda lane, deadline: _ask(lane, deadline, self._namespace, 0))
+
+        return give_back
 
     def _claim(self) -> object:
         self._renewed = self._clock()

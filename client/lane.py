@@ -34,6 +34,9 @@ class Traffic:
     received: int = 0
     sent: int = 0
 
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.received + other.received, self.sent + other.sent)
+
 
 class Lane:
     """One connection to a server. Not thread-safe.

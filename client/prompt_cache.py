@@ -11,22 +11,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import plan as plans
 from .admission import Admission
+from .background import StoreQueue
 from .breaker import Breaker
 from .claim import Turn, both
 from .deadline import Clock, Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
-from .errors import Absent, NotStored, OtherTokens, StoreError, UnsupportedModel
+from .errors import Absent, NotStored, OtherTokens, UnsupportedModel
 from .lane import Lane
 from .link import Link, Work
-from .requests import Found
+from .publisher import Publisher
+from .requests import Found, tokens_of
 from .reuse import Other, find, name_of, others, restore_longest
 from .route import LaneName, Route
-from .stats import Stats
+from .stats import Stats, attempt, reason
 from .tls import Tls
 
 if TYPE_CHECKING:
     from .prefill import Progress
     from .prefix import Shape
+    from .source import Source
 
 T = TypeVar("T")
 
@@ -69,6 +72,8 @@ class PionPromptCache:
         kv_bits: int | None = None,
         kv_group_size: int = 64,
         publish_after: int = 16,
+        background: bool = True,
+        waiting_bytes: int = 1 << 30,
         lane: LaneName = "auto",
         wait_for_others: float = 60.0,
         unix_socket_path: str | None = None,
@@ -103,6 +108,8 @@ class PionPromptCache:
             kv_group_size: Elements that share a scale then, 32 or 64.
             publish_after: A prefix without a name is published when at least so many of its tokens had to be
                 prefilled.
+            background: Publish beside the generation, from a copy; False publishes before the call returns.
+            waiting_bytes: Bytes that what waits to be published may take; what does not fit is not published.
             lane: How rows come: "auto" chooses the fastest that works; see `route.LaneName`.
             wait_for_others: Seconds to wait, at most, for another process that computes the same prefix.
             unix_socket_path: Path of the server's Unix socket, used instead of host and port.
@@ -131,17 +138,32 @@ class PionPromptCache:
         self._chunk = prefill_chunk_size
         self._clock = clock
         self._stats = Stats()
-        self._admission = Admission(admission_threshold)
         endpoint = Endpoint(host, port, unix_socket_path, username, password, tls)
         endpoint = endpoint if url is None else Endpoint.from_url(url)
         self._route = Route.of(lane, endpoint)
-        self._link = Link(
-            endpoint,
-            total=deadline,
-            silence=silence,
-            connect=connect_timeout,
-            breaker=Breaker(clock=clock),
-            prefer_unix=lane in ("auto", "map"),
+        breaker, prefer_unix = Breaker(clock=clock), lane in ("auto", "map")
+
+        def link() -> Link:
+            return Link(
+                endpoint,
+                total=deadline,
+                silence=silence,
+                connect=connect_timeout,
+                breaker=breaker,
+                prefer_unix=prefer_unix,
+                clock=clock,
+            )
+
+        self._link = link()
+        # A connection of its own: a publication must not hold up a restore.
+        stores_link = link() if background else self._link
+        self._publisher = Publisher(
+            stores_link,
+            self._stats,
+            Admission(admission_threshold),
+            StoreQueue(waiting_bytes, exit_seconds=deadline) if background else None,
+            publish_after=publish_after,
+            deadline=deadline,
             clock=clock,
         )
         self._publish_after = publish_after
@@ -221,7 +243,9 @@ class PionPromptCache:
 
     def _by_name(self, shape: Shape, ids: list[int], namespace: str, progress: Progress | None) -> list[Any]:
         from .publish import publish
+        from .source import Live
 
+        self._publisher.wait_for(ids)
         restored, miss = self._named(shape, ids, namespace)
         turn = self._turn(namespace)
         if isinstance(miss, Absent) and turn.wait():
@@ -236,10 +260,12 @@ class PionPromptCache:
                 return caches
             model = self.model_digest
 
-            def store(lane: Lane, deadline: Deadline) -> int:
-                return publish(lane, deadline, namespace, shape, caches, ids, round(milliseconds), model)
+            def store(source: Source) -> Work[int]:
+                return lambda lane, deadline: publish(
+                    lane, deadline, namespace, shape, source, ids, round(milliseconds), model
+                )
 
-            self._publish(namespace, store)
+            self._publisher.publish(namespace, ids, Live(shape, caches, len(ids)), 0, store, turn)
             return caches
         finally:
             turn.give_back()
@@ -257,20 +283,26 @@ class PionPromptCache:
         return restored, miss
 
     def _by_tokens(self, shape: Shape, ids: list[int], progress: Progress | None) -> list[Any]:
+        from .source import Live
+
         model = self.model_digest
+        self._publisher.wait_for(ids)
         parent, caches, miss = self._longest(shape, ids)
         turn = self._turn(name_of(model, ids))
-        new = len(ids) - _tokens(parent)
+        new = len(ids) - tokens_of(parent)
         answered = miss is None or isinstance(miss, NotStored)
         if new >= self._publish_after and answered and turn.wait():
             parent, caches, miss = self._longest(shape, ids)
-        done = _tokens(parent)
+        done = tokens_of(parent)
         self._stats.add(tokens_restored=done)
+        self._publisher.remember(ids[:done])
         if caches is not None and done == len(ids):
             return caches
         try:
             caches, milliseconds = self._prefill(ids, both(turn.renew, progress), caches, done)
-            self._publish_tokens(shape, caches, ids, parent, milliseconds * len(ids) / (len(ids) - done))
+            milliseconds *= len(ids) / (len(ids) - done)
+            live = Live(shape, caches, len(ids))
+            self._publisher.publish_tokens(model, live, ids, done, lambda *_: parent, milliseconds, turn)
             return caches
         finally:
             turn.give_back()
@@ -289,7 +321,7 @@ class PionPromptCache:
 
     def _turn(self, namespace: str) -> Turn:
         # A prefix that is not going to be published makes nobody wait for it.
-        longest = self._wait if self._admission.threshold == 1 else 0.0
+        longest = self._wait if self._publisher.admission.threshold == 1 else 0.0
         return Turn(self._try, namespace, longest, self._silence, self._clock)
 
     def explain(self, token_ids: Sequence[int]) -> dict[str, Any]:
@@ -313,7 +345,7 @@ class PionPromptCache:
 
         answered, failure = self._try(ask)
         if answered is None:
-            return {**answer, "model": model, "reason": "" if failure is None else _reason(failure)}
+            return {**answer, "model": model, "reason": "" if failure is None else reason(failure)}
         found, elsewhere = answered
         if found is not None:
             answer |= {"stored": found.tokens, "namespace": found.namespace.decode("utf-8", "replace")}
@@ -329,49 +361,42 @@ class PionPromptCache:
             prefill_ms: What it takes to compute them, if known.
 
         Returns:
-            Whether they are stored now; `stats` says why not.
+            Whether they are stored now, or wait to be; `stats` says why not.
         """
         ids = [int(token) for token in token_ids]
         shape = self._shape
         if shape is None or len(ids) < self._publish_after:
             return False
         whole, model = shape.whole, self.model_digest
-        parent, failure = self._try(lambda lane, deadline: find(lane, deadline, model, ids, whole=whole))
-        if failure is not None:
-            self._stats.last_unpublished = _reason(failure)
-            return False
-        return self._publish_tokens(shape, list(caches), ids, parent, prefill_ms)
+        from .source import Live
 
-    def _publish_tokens(
-        self, shape: Shape, caches: list[Any], ids: list[int], parent: Found | None, prefill_ms: float
-    ) -> bool:
-        """Publish a prefix without a name, if it is worth it; whether it is stored."""
-        from .publish import publish_tokens
+        def parent(lane: Lane, deadline: Deadline) -> Found | None:
+            return find(lane, deadline, model, ids, whole=whole)
 
-        new = len(ids) - _tokens(parent)
-        if new < self._publish_after:
-            self._stats.last_unpublished = f"only {new} of {len(ids)} tokens were new"
-            return new == 0
-        model = self.model_digest
-        namespace = name_of(model, ids)
-
-        def work(lane: Lane, deadline: Deadline) -> int:
-            milliseconds = round(prefill_ms)
-            return publish_tokens(lane, deadline, namespace, shape, caches, ids, milliseconds, model, parent)
-
-        return self._publish(namespace, work)
+        live, known = Live(shape, caches, len(ids)), self._publisher.known(ids)
+        return self._publisher.publish_tokens(model, live, ids, known, parent, prefill_ms)
 
     def stats(self) -> dict[str, int | float | str | None]:
         """Counters, milliseconds, bytes moved, and why the last miss or failed publication came about."""
         return self._stats.report(
-            self._link.traffic,
-            admission_threshold=self._admission.threshold,
+            self._link.traffic + self._publisher.traffic,
+            admission_threshold=self._publisher.admission.threshold,
             bytes_mapped=self._route.mapped_bytes,
             last_not_mapped=self._route.not_mapped,
+            stores_waiting=self._publisher.waiting,
         )
 
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait, for so many seconds at most, until nothing waits to be published; whether it came to that."""
+        return self._publisher.flush(timeout)
+
     def close(self) -> None:
-        """Close the connection. The object stays usable and connects again."""
+        """Publish what waits to be, within the deadline, and close the connections.
+
+        What is not published by then is given up, and counted as skipped. The object stays usable and
+        connects again.
+        """
+        self._publisher.close()
         self._link.close()
 
     def __enter__(self) -> PionPromptCache:
@@ -412,43 +437,11 @@ class PionPromptCache:
         found, miss = self._try(work)
         self._stats.add(fetch_ms_total=self._since(begin), hits=found is not None, misses=found is None)
         if miss is not None:
-            self._stats.last_miss = _reason(miss)
+            self._stats.last_miss = reason(miss)
         return found, miss
 
-    def _publish(self, namespace: str, work: Work[int]) -> bool:
-        """Publish unless the prefix was not missed often enough; whether it was done."""
-        if not self._admission.admits(namespace):
-            self._stats.add(admission_skips=1)
-            return False
-        begin = self._clock()
-        done, failure = self._try(work)
-        self._stats.add(store_ms_total=self._since(begin), stores=done is not None)
-        if failure is None:
-            self._admission.forget(namespace)
-        else:
-            self._stats.last_unpublished = _reason(failure)
-        return failure is None
-
     def _try(self, work: Work[T]) -> tuple[T | None, Exception | None]:
-        """Run an exchange: its result, or what went wrong, which is counted and never raised."""
-        try:
-            return self._link.exchange(work), None
-        except StoreError as error:
-            self._stats.failed(error)
-            return None, error
-        except Exception as error:
-            # A mistake of ours must not end somebody's generation either, but it is not kept quiet.
-            _log.exception("the prompt cache failed; prefilling instead")
-            self._stats.failed(error)
-            return None, error
+        return attempt(self._link, self._stats, work)
 
     def _since(self, begin: float) -> float:
         return (self._clock() - begin) * 1000
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-
-
-def _tokens(found: Found | None) -> int:
-    return 0 if found is None else found.tokens

@@ -99,8 +99,12 @@ class PromptStore:
         """The text that `stream` yields."""
         return "".join(response.text for response in self.stream(prompt, prefix=prefix, **options))
 
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until nothing waits to be published; as `PionPromptCache.flush`."""
+        return self.cache.flush(timeout)
+
     def close(self) -> None:
-        """Close the connection. The object stays usable and connects again."""
+        """Publish what waits to be, within the deadline, and close the connections. Usable again."""
         self.cache.close()
 
     def __enter__(self) -> PromptStore:

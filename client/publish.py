@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-import mlx.core as mx
-
-from . import cache_states, requests
+from . import requests
 from .deadline import Deadline
-from .errors import BadReply, ServerRefused
+from .errors import BadReply, NotStored, ServerRefused
 from .identity import BLOCK_SIZE, token_table
 from .lane import Lane
-from .layout import ELEMENTS
 from .prefix import Shape, runs
 from .requests import Found, Name
-from .rows import packed_rows, rows_of
+from .source import SIDES, Source
 
 
 def publish(
@@ -24,14 +20,14 @@ def publish(
     deadline: Deadline,
     namespace: Name,
     shape: Shape,
-    caches: Sequence[Any],
+    source: Source,
     ids: Sequence[int],
     prefill_ms: int,
     model: str | None = None,
 ) -> int:
     """Store the tokens `ids` under a name that somebody chose; others may have stored rows there before.
 
-    The caches hold the tokens first, or exactly where some of them are no rows. All states go before all
+    The source has all rows. All states go before all
     keys, and all keys before all values: a server calls a prefix stored when both sides hold the same layers,
     so it does not do so before the last layer has arrived.
 
@@ -47,8 +43,8 @@ def publish(
     command = requests.register(namespace, plan.uniform or plan.keys, plan.values, prefill_ms, blocks, model)
     lane.send(command, deadline)
     lane.receive(deadline)
-    stored = _store_states(lane, deadline, namespace, shape, caches, ids)
-    stored += _store_rows(lane, deadline, namespace, shape, caches, 0, len(ids))
+    stored = _store_states(lane, deadline, namespace, shape, source)
+    stored += _store_rows(lane, deadline, namespace, shape, source, 0, len(ids))
     _receive_all(lane, deadline)
     return stored
 
@@ -58,7 +54,7 @@ def publish_tokens(
     deadline: Deadline,
     namespace: Name,
     shape: Shape,
-    caches: Sequence[Any],
+    source: Source,
     ids: Sequence[int],
     prefill_ms: int,
     model: str,
@@ -70,8 +66,8 @@ def publish_tokens(
         lane: The lane.
         deadline: Bounds all of it.
         namespace: The name.
-        shape: What the caches look like.
-        caches: They hold the tokens; exactly them, where some are no rows.
+        shape: What the model's caches look like.
+        source: Its rows and states.
         ids: The tokens.
         prefill_ms: What it takes to compute them.
         model: The model's digest.
@@ -81,20 +77,23 @@ def publish_tokens(
         The number of runs of rows, and states, stored.
 
     Raises:
+        NotStored: The source begins after the rows that are stored.
         ServerRefused: There is no room, a value cannot be stored, or somebody published it meanwhile.
         StoreError: The server answered nonsense, or is not available.
     """
     if not shape.specs:
-        return publish(lane, deadline, namespace, shape, caches, ids, prefill_ms, model)
+        return publish(lane, deadline, namespace, shape, source, ids, prefill_ms, model)
     lane.send(("KV.PREFIX.LOOKUP", namespace), deadline)
     if lane.receive(deadline) == "HIT":
-        stored = _store_states(lane, deadline, namespace, shape, caches, ids)
+        stored = _store_states(lane, deadline, namespace, shape, source)
         _receive_all(lane, deadline)
         return stored
     first, txn = _begin(lane, deadline, namespace, shape, ids, prefill_ms, model, parent)
     with _aborted_on_refusal(lane, deadline, txn):
-        stored = _store_states(lane, deadline, namespace, shape, caches, ids, txn)
-        stored += _store_rows(lane, deadline, namespace, shape, caches, first, len(ids), txn)
+        if first < source.first:
+            raise NotStored(f"its first {source.first} tokens are not stored any more")
+        stored = _store_states(lane, deadline, namespace, shape, source, txn)
+        stored += _store_rows(lane, deadline, namespace, shape, source, first, len(ids), txn)
         _receive_all(lane, deadline)
         lane.send(("KV.PREFIX.PUBLISH", txn), deadline)
         lane.receive(deadline)
@@ -135,7 +134,7 @@ def _begin(
 def _aborted_on_refusal(lane: Lane, deadline: Deadline, txn: bytes) -> Iterator[None]:
     try:
         yield
-    except ServerRefused:
+    except (ServerRefused, NotStored):
         # With replies outstanding the connection is closed, which ends the transaction as well.
         if not lane.pending:
             lane.send(("KV.PREFIX.ABORT", txn), deadline)
@@ -148,14 +147,12 @@ def _store_states(
     deadline: Deadline,
     namespace: Name,
     shape: Shape,
-    caches: Sequence[Any],
-    ids: Sequence[int],
+    source: Source,
     txn: bytes | None = None,
 ) -> int:
     within: requests.Command = () if txn is None else ("TXN", txn)
     for index in shape.layout.state_caches:
-        blob = memoryview(cache_states.dump(caches[index], len(ids)))
-        _send(lane, ("SSM.PREFIX.STORE", namespace, index, blob, *within), deadline)
+        _send(lane, ("SSM.PREFIX.STORE", namespace, index, source.state(index), *within), deadline)
     return len(shape.layout.state_caches)
 
 
@@ -164,31 +161,20 @@ def _store_rows(
     deadline: Deadline,
     namespace: Name,
     shape: Shape,
-    caches: Sequence[Any],
+    source: Source,
     first: int,
     end: int,
     txn: bytes | None = None,
 ) -> int:
     """Rows `first` to `end - 1` of every cache kept as rows, all keys before all values."""
     stored = 0
-    rows = [caches[index] for index in shape.layout.row_caches]
-    sides = ([cache.keys for cache in rows], [cache.values for cache in rows])
-    specs = (shape.plan.keys, shape.plan.values)
-    for sid, arrays, side in zip(requests.sessions_of(namespace), sides, specs, strict=True):
-        for layer, (array, spec) in enumerate(zip(arrays, side, strict=True)):
-            width = spec.row_bytes if shape.attached else array.nbytes // array.shape[2]
-            for start, stop in runs(first, end, width):
-                _send(lane, _rows(sid, layer, array, start, stop, txn), deadline)
+    for sid, side in zip(requests.sessions_of(namespace), SIDES, strict=True):
+        for layer in range(len(shape.layout.rows)):
+            for start, stop in runs(first, end, source.width(side, layer)):
+                rows, form = source.rows(side, layer, start, stop)
+                _send(lane, requests.store(sid, layer, start, stop - start, rows, form, txn), deadline)
                 stored += 1
     return stored
-
-
-def _rows(sid: bytes, layer: int, array: Any, start: int, end: int, txn: bytes | None) -> requests.Command:
-    if isinstance(array, mx.array):
-        rows, form = rows_of(array, start, end), ELEMENTS[array.dtype].name
-    else:
-        rows, form = packed_rows(array, start, end), "RAW"
-    return requests.store(sid, layer, start, end - start, rows, form, txn)
 
 
 def _send(lane: Lane, command: requests.Command, deadline: Deadline) -> None:

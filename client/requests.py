@@ -186,3 +186,8 @@ class SessionInfo:
         except (KeyError, ValueError) as error:
             raise BadReply("V.INFO answered something else") from error
         return cls(specs, rows)
+
+
+def tokens_of(found: Found | None) -> int:
+    """How many tokens were found."""
+    return 0 if found is None else found.tokens

@@ -1,10 +1,17 @@
 """What a prompt cache has done."""
 
+import logging
 import threading
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
-from .errors import BadReply, NotAsked, NotStored, ServerRefused, Unavailable
+from .errors import BadReply, NotAsked, NotStored, ServerRefused, StoreError, Unavailable
 from .lane import Traffic
+from .link import Link, Work
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 # The first that fits counts: NotAsked is an Unavailable.
 _KINDS = (
@@ -23,6 +30,7 @@ class Stats:
         hits: Prefixes restored.
         misses: Prefixes prefilled because they could not be restored.
         stores: Prefixes published.
+        stores_skipped: Prefixes not published because too much waited to be, or the object was closed.
         tokens_restored: Tokens of them that were restored.
         tokens_prefilled: Tokens that were prefilled.
         admission_skips: Prefixes not published because they had not been missed often enough.
@@ -42,6 +50,7 @@ class Stats:
     hits: int = 0
     misses: int = 0
     stores: int = 0
+    stores_skipped: int = 0
     tokens_restored: int = 0
     tokens_prefilled: int = 0
     admission_skips: int = 0
@@ -81,3 +90,22 @@ class Stats:
         rate = self.hits / asked if asked else 0.0
         moved = {"bytes_received": traffic.received, "bytes_sent": traffic.sent}
         return {**asdict(self), "hit_rate": rate, **moved, **more}
+
+
+def attempt(link: Link, stats: Stats, work: Work[T]) -> tuple[T | None, Exception | None]:
+    """Run an exchange: its result, or what went wrong, which is counted and never raised."""
+    try:
+        return link.exchange(work), None
+    except StoreError as error:
+        stats.failed(error)
+        return None, error
+    except Exception as error:
+        # A mistake of ours must not end somebody's generation either, but it is not kept quiet.
+        _log.exception("the prompt cache failed; prefilling instead")
+        stats.failed(error)
+        return None, error
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, as a user may read it."""
+    return str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"

@@ -81,7 +81,7 @@ def run(job: Job) -> Result:
     loaded = smollm.load()
     prefix = prefix_ids(loaded.tokenizer, job.system)
     suffixes = [suffix_ids(loaded.tokenizer, question, job.system) for question in job.questions]
-    cache = PionPromptCache(loaded.model, job.vquant, port=job.port)
+    cache = PionPromptCache(loaded.model, job.vquant, port=job.port, background=False)
     _tell("loaded")
     begin = time.perf_counter()
     caches = cache.get_or_prefill(prefix, job.namespace, prompt_progress_callback=_tell_prefilled)

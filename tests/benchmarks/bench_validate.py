@@ -101,7 +101,7 @@ def _compare(
 ) -> Compared:
     published = run_worker(Job(port, vquant, vquant, asked[:1], 1), lambda event: None)
     assert not published.restored and published.problem is None
-    cache = PionPromptCache(model, vquant, port=port)
+    cache = PionPromptCache(model, vquant, port=port, background=False)
     found = Compared([], [], 0.0, [])
     for question, expected in zip(asked, reference, strict=True):
         begin = time.perf_counter()

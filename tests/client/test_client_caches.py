@@ -50,7 +50,7 @@ def tokens(run: list[tuple[int, bytes]]) -> list[int]:
 
 
 def cache_for(model: Any, port: int, **options: Any) -> PionPromptCache:
-    return PionPromptCache(model, port=port, prefill_chunk_size=CHUNK, **options)
+    return PionPromptCache(model, port=port, prefill_chunk_size=CHUNK, **{"background": False, **options})
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -101,8 +101,8 @@ def test_a_state_is_of_no_use_before_its_position(built: dict[str, Any], store_p
 def test_windows_around_their_size(built: dict[str, Any], store_port: int, length: int, chunk: int) -> None:
     model, ids = built["gemma3"], [chunk % VOCABULARY, *IDS[: length - 1]]
     options: dict[str, Any] = {"port": store_port, "prefill_chunk_size": chunk, "publish_after": 1}
-    PionPromptCache(model, **options).get_or_prefill(ids)
-    second = PionPromptCache(model, **options)
+    PionPromptCache(model, **{"background": False, **options}).get_or_prefill(ids)
+    second = PionPromptCache(model, **{"background": False, **options})
     restored = second.get_or_prefill(ids)
     assert second.stats()["tokens_restored"] == length
     assert restored[0].keys.shape[2] == min(length, WINDOW)
@@ -130,8 +130,10 @@ def test_packed_caches_are_attached_as_they_are(store_port: int, dtype: str, bit
 def test_packed_rows_are_those_of_a_plain_session(store_port: int) -> None:
     """What a server packed from 16-bit rows is what mlx-lm packs."""
     model, ids = build(plain, "float16"), [9, *IDS[:90]]
-    PionPromptCache(model, "mlx4g64", port=store_port, prefill_chunk_size=100).get_or_prefill(ids, "packed")
-    attached = PionPromptCache(model, port=store_port, kv_bits=4, prefill_chunk_size=100)
+    PionPromptCache(
+        model, "mlx4g64", port=store_port, prefill_chunk_size=100, background=False
+    ).get_or_prefill(ids, "packed")
+    attached = PionPromptCache(model, port=store_port, kv_bits=4, prefill_chunk_size=100, background=False)
     warm = attached.get_or_prefill(ids, "packed")
     assert attached.stats()["hits"] == 1
     for ours, plain_cache in zip(warm, prefilled(model, ids, 100), strict=True):
@@ -193,7 +195,7 @@ def test_damaged_and_other_states_are_told_apart() -> None:
 
 
 def test_a_sliding_model_still_generates_when_the_server_is_gone(built: dict[str, Any]) -> None:
-    cache = PionPromptCache(build(sliding), port=1, prefill_chunk_size=CHUNK)
+    cache = PionPromptCache(build(sliding), port=1, prefill_chunk_size=CHUNK, background=False)
     assert answer(built["gemma3"], cache.get_or_prefill(IDS[:99]), 8) == answer(
         built["gemma3"], prefilled(built["gemma3"], IDS[:99]), 8
     )

@@ -30,7 +30,7 @@ def model(tiny: Tiny) -> Any:
 @pytest.fixture(scope="session")
 def expected(model: Any) -> bytes:
     """What the model says after the prefix when there is no cache."""
-    return said(model, PionPromptCache(model, port=1).get_or_prefill(IDS, "n"))
+    return said(model, PionPromptCache(model, port=1, background=False).get_or_prefill(IDS, "n"))
 
 
 def said(model: Any, caches: list[Any]) -> bytes:
@@ -39,7 +39,7 @@ def said(model: Any, caches: list[Any]) -> bytes:
 
 def cache_at(port: int, model: Any, **options: Any) -> PionPromptCache:
     options = {"deadline": DEADLINE, "silence": SILENCE, "connect_timeout": CONNECT, "lane": "tcp", **options}
-    return PionPromptCache(model, port=port, **options)
+    return PionPromptCache(model, port=port, **{"background": False, **options})
 
 
 def patient(port: int, model: Any) -> PionPromptCache:
@@ -141,7 +141,7 @@ def test_a_server_that_is_killed_and_started_again(
     start_server: Callable[..., Any], model: Any, expected: bytes, clock: Clock, tmp_path: Any
 ) -> None:
     server = start_server("--unix-socket", str(tmp_path / "s"))
-    cache = PionPromptCache(model, unix_socket_path=str(tmp_path / "s"), clock=clock)
+    cache = PionPromptCache(model, unix_socket_path=str(tmp_path / "s"), clock=clock, background=False)
     assert said(model, cache.get_or_prefill(IDS, "n")) == expected
     server.kill()
     assert said(model, cache.get_or_prefill(IDS, "n")) == expected
@@ -182,7 +182,7 @@ def test_a_server_killed_in_the_middle_of_a_reply(start_server: Callable[..., An
     # Long enough that no socket buffer holds the half that is missing.
     model, ids = tiny(kv_heads=4, head_dim=128), IDS * 20
     server = start_server()
-    first = PionPromptCache(model, port=server.port)
+    first = PionPromptCache(model, port=server.port, background=False)
     expected = said(model, first.get_or_prefill(ids, "n"))
     length = int(first.stats()["bytes_sent"] or 0)
     assert length > 32e6
@@ -198,7 +198,7 @@ def test_a_full_server_costs_only_the_publication(
     start_server: Callable[..., Any], model: Any, expected: bytes
 ) -> None:
     server = start_server("--max-bytes", "64kb")
-    cache = PionPromptCache(model, port=server.port)
+    cache = PionPromptCache(model, port=server.port, background=False)
     for _ in range(2):
         assert said(model, cache.get_or_prefill(IDS, "n")) == expected
     assert str(cache.stats()["last_unpublished"]).startswith("OOM")
@@ -210,7 +210,7 @@ def test_a_wrong_password_means_prefill(
 ) -> None:
     server = start_server("--password", "right")
     for password, hits in (("wrong", 0), (None, 0), ("right", 1)):
-        cache = PionPromptCache(model, port=server.port, password=password)
+        cache = PionPromptCache(model, port=server.port, password=password, background=False)
         for _ in range(2):
             assert said(model, cache.get_or_prefill(IDS, "n")) == expected
         assert cache.stats()["hits"] == hits
@@ -219,7 +219,7 @@ def test_a_wrong_password_means_prefill(
 def test_a_mistake_of_ours_is_counted_and_means_prefill(
     store_port: int, model: Any, expected: bytes, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = PionPromptCache(model, port=store_port)
+    cache = PionPromptCache(model, port=store_port, background=False)
     cache.get_or_prefill(IDS, namespace)
 
     def broken(*_: object) -> None:

@@ -27,7 +27,7 @@ def ids(request: pytest.FixtureRequest) -> list[int]:
 
 
 def cache_for(model: Any, port: int, **options: Any) -> PionPromptCache:
-    return PionPromptCache(model, port=port, prefill_chunk_size=CHUNK, **options)
+    return PionPromptCache(model, port=port, prefill_chunk_size=CHUNK, **{"background": False, **options})
 
 
 def answer(model: Any, caches: list[Any], tokens: int = 12) -> list[int]:
@@ -171,10 +171,10 @@ def test_a_store_generates_what_mlx_lm_does(tiny: Tiny, store_port: int, words: 
     model = tiny()
     expected = [r.token for r in stream_generate(model, words, [BOS, *ids], max_tokens=10)]
     for round_, restored in enumerate((0, 150)):
-        with PromptStore(model, words, port=store_port, prefill_chunk_size=2048) as store:
+        with PromptStore(model, words, port=store_port, prefill_chunk_size=2048, background=False) as store:
             assert [r.token for r in store.stream(text(ids), max_tokens=10)] == expected
             assert reuse(store.cache)[0] == restored, round_
-    with PromptStore(model, words, port=store_port, prefill_chunk_size=2048) as store:
+    with PromptStore(model, words, port=store_port, prefill_chunk_size=2048, background=False) as store:
         said = store.generate([BOS, *ids, 44], max_tokens=10)
         assert reuse(store.cache)[:2] == (150, 1), "the last token is never restored"
         assert said == "".join(r.text for r in stream_generate(model, words, [BOS, *ids, 44], max_tokens=10))
@@ -183,7 +183,7 @@ def test_a_store_generates_what_mlx_lm_does(tiny: Tiny, store_port: int, words: 
 
 
 def test_short_prompts(tiny: Tiny, words: Any) -> None:
-    store = PromptStore(tiny(), words, port=1)
+    store = PromptStore(tiny(), words, port=1, background=False)
     assert [r.token for r in store.stream([7], max_tokens=3)] == [
         r.token for r in stream_generate(tiny(), words, [7], max_tokens=3)
     ]
@@ -193,7 +193,7 @@ def test_short_prompts(tiny: Tiny, words: Any) -> None:
 
 
 def test_special_tokens_are_put_once(tiny: Tiny, words: Any) -> None:
-    store = PromptStore(tiny(), words, port=1)
+    store = PromptStore(tiny(), words, port=1, background=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert store.tokens("w5 w6") == store.tokens("<s> w5 w6") == [BOS, 5, 6]
@@ -252,7 +252,7 @@ def test_a_conversation_sends_and_computes_only_what_is_new(
         before = len(said)
         said += [20 + turn] * 20
         expected = stream_generate(model, words, said, max_tokens=20, prefill_step_size=CHUNK)
-        with PromptStore(model, words, port=store_port, prefill_chunk_size=CHUNK) as store:
+        with PromptStore(model, words, port=store_port, prefill_chunk_size=CHUNK, background=False) as store:
             answers = [r.token for r in store.stream(said, max_tokens=20)]
             assert answers == [r.token for r in expected]
             if turn:
@@ -266,12 +266,12 @@ def test_an_answer_is_kept_with_its_prompt(
     tiny: Tiny, store_port: int, words: Any, ids: list[int], length: int
 ) -> None:
     model = tiny()
-    with PromptStore(model, words, port=store_port) as store:
+    with PromptStore(model, words, port=store_port, background=False) as store:
         answers = [r.token for r in store.stream(ids, max_tokens=length)]
-    with PromptStore(model, words, port=store_port) as store:
+    with PromptStore(model, words, port=store_port, background=False) as store:
         store.cache.get_or_prefill([*ids, *answers])
         assert reuse(store.cache)[:2] == (150 + len(answers), 0)
-    with PromptStore(model, words, port=store_port, keep_answers=False) as store:
+    with PromptStore(model, words, port=store_port, keep_answers=False, background=False) as store:
         list(store.stream([299, *ids], max_tokens=length))
         assert store.cache.stats()["stores"] == 1
 

@@ -25,7 +25,7 @@ FORMATS_BY_NAME = [name for name, known in FORMATS.items() if known.family != "r
 
 
 def cache_for(model: Any, port: int, **options: Any) -> PionPromptCache:
-    return PionPromptCache(model, port=port, prefill_chunk_size=CHUNK, **options)
+    return PionPromptCache(model, port=port, prefill_chunk_size=CHUNK, **{"background": False, **options})
 
 
 def bits(caches: list[Any]) -> list[bytes]:
@@ -224,6 +224,8 @@ def test_a_local_servers_unix_socket_is_found(
     assert bits(only_tcp.get_or_prefill(ids, "n")) == expected
     assert only_tcp._link.endpoint.unix_socket_path is None
     other = start_server("--unix-socket", str(tmp_path / "t"))
-    over_unix = PionPromptCache(model, unix_socket_path=str(path), lane="unix", port=other.port)
+    over_unix = PionPromptCache(
+        model, unix_socket_path=str(path), lane="unix", port=other.port, background=False
+    )
     assert bits(over_unix.get_or_prefill(ids, "n")) == expected
     assert moved(over_unix)[0] == 0

@@ -22,7 +22,7 @@ sys.path.insert(0, sys.argv[1])
 from pionkv.client import PionPromptCache
 from small_models import build, plain
 port, ids, name = int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
-cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32)
+cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32, background=False)
 cache.model_digest
 def work(done, total):
     # What a large model takes for a chunk.
@@ -108,7 +108,7 @@ def test_the_next_takes_over_when_the_first_dies(
     assert first.line() == "ready"
     first.go()
     assert [first.line(), first.line()] == ['{"chunk": 32}', '{"chunk": 64}']
-    cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32)
+    cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32, background=False)
     steps: list[int] = []
 
     def note(done: int, total: int) -> None:
@@ -136,9 +136,13 @@ def test_nobody_waits_longer_than_asked(
     first.go()
     while first.line() != '{"chunk": 64}':
         pass
-    cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32, wait_for_others=0.2)
+    cache = PionPromptCache(
+        build(plain), port=port, prefill_chunk_size=32, wait_for_others=0.2, background=False
+    )
     cache.get_or_prefill(IDS)
     assert cache.stats()["tokens_prefilled"] == 160
-    never = PionPromptCache(build(plain), port=port, prefill_chunk_size=32, wait_for_others=0)
+    never = PionPromptCache(
+        build(plain), port=port, prefill_chunk_size=32, wait_for_others=0, background=False
+    )
     never.get_or_prefill([1, *IDS])
     assert never.stats()["tokens_prefilled"] == 161

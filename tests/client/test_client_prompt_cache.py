@@ -39,7 +39,9 @@ def used(caches: list[KVCache]) -> list[mx.array]:
 def pair(model: Any, port: int, **options: Any) -> tuple[PionPromptCache, PionPromptCache]:
     options.setdefault("prefill_chunk_size", 64)
     options.setdefault("lane", "tcp")
-    return PionPromptCache(model, port=port, **options), PionPromptCache(model, port=port, **options)
+    return PionPromptCache(model, port=port, **{"background": False, **options}), PionPromptCache(
+        model, port=port, **{"background": False, **options}
+    )
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 63, 64, 65, 150])
@@ -147,7 +149,7 @@ def test_a_shorter_prefix_of_a_stored_one_is_restored_and_a_longer_one_is_not(
     assert second.stats()["last_miss"] == "only 64 of 65 rows are stored on the K side"
     assert [cache.offset for cache in longer] == [65] * 4
     assert second.stats()["stores"] == 1
-    third = PionPromptCache(model, port=store_port)
+    third = PionPromptCache(model, port=store_port, background=False)
     assert [cache.offset for cache in third.get_or_prefill(IDS[:65], namespace)] == [65] * 4
     assert third.stats()["hits"] == 1
 
@@ -243,7 +245,7 @@ def test_a_model_that_cannot_be_stored_is_prefilled(tiny: Tiny, name: str | None
 
     model = tiny(layers=2)
     model.make_cache = lambda: [Odd(), KVCache()]
-    cache = PionPromptCache(model, port=1, prefill_chunk_size=64)
+    cache = PionPromptCache(model, port=1, prefill_chunk_size=64, background=False)
     caches = cache.get_or_prefill(IDS, name)
     assert [each.offset for each in caches] == [150, 150]
     stats = cache.stats()
@@ -252,7 +254,7 @@ def test_a_model_that_cannot_be_stored_is_prefilled(tiny: Tiny, name: str | None
 
 
 def test_an_empty_prefix_asks_nobody(tiny: Tiny) -> None:
-    cache = PionPromptCache(tiny(), port=1)
+    cache = PionPromptCache(tiny(), port=1, background=False)
     assert [each.empty() for each in cache.get_or_prefill([], "n")] == [True] * 4
     assert cache.stats()["unavailable"] == 0
 
@@ -281,7 +283,7 @@ def test_a_namespace_is_a_hash_of_its_parts() -> None:
 
 def test_the_constructor_takes_what_the_original_takes_in_its_order(tiny: Tiny) -> None:
     with pytest.warns(UserWarning, match="stage2"):
-        cache = PionPromptCache(tiny(), "fp16", "127.0.0.1", 1, True, 2, 1, 32, True)
+        cache = PionPromptCache(tiny(), "fp16", "127.0.0.1", 1, True, 2, 1, 32, True, background=False)
     assert cache.stats()["admission_threshold"] == 2
 
 
@@ -298,13 +300,13 @@ def test_mistakes_are_refused_by_the_constructor(
     tiny: Tiny, options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        PionPromptCache(tiny(), port=1, **options)
+        PionPromptCache(tiny(), port=1, **{"background": False, **options})
     with pytest.raises(FormatError, match="16"):
-        PionPromptCache(tiny(kv_heads=1, head_dim=16), "mlx4g32", port=1)
+        PionPromptCache(tiny(kv_heads=1, head_dim=16), "mlx4g32", port=1, background=False)
 
 
 def test_without_a_model_only_lookup_works(store_port: int) -> None:
-    with PionPromptCache(port=store_port) as cache:
+    with PionPromptCache(port=store_port, background=False) as cache:
         assert not cache.lookup("nothing of that name")
         with pytest.raises(RuntimeError, match="without a model|needs a model"):
             cache.get_or_prefill(IDS, "n")
@@ -318,7 +320,9 @@ def test_a_name_that_was_kept_for_other_tokens_is_a_miss(
     first, second = pair(model, store_port)
     expected = logits(model, first.get_or_prefill(IDS, namespace))
     edited = [*IDS[:place], 299, *IDS[place + 1 :]]
-    plain = PionPromptCache(model, port=1, prefill_chunk_size=64).get_or_prefill(edited, "n")
+    plain = PionPromptCache(model, port=1, prefill_chunk_size=64, background=False).get_or_prefill(
+        edited, "n"
+    )
     assert same_bits(logits(model, second.get_or_prefill(edited, namespace)), logits(model, plain))
     stats = second.stats()
     reason = f"the name stands for other tokens: {IDS[place]} at {place}, asked 299"
@@ -336,6 +340,6 @@ def test_a_prefix_that_was_stored_without_its_tokens_is_trusted(
         for side in "kv":
             for layer in range(4):
                 client.store(f"{namespace}_p{side}", layer, 0, rows)
-    cache = PionPromptCache(tiny(), port=store_port)
+    cache = PionPromptCache(tiny(), port=store_port, background=False)
     assert float(cache.get_or_prefill(IDS, namespace)[3].values[:, :, : len(IDS)].min()) == 1
     assert cache.stats()["hits"] == 1

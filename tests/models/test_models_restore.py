@@ -66,7 +66,7 @@ def test_an_exact_restore_has_the_same_log_probabilities(
     store_port: int,
 ) -> None:
     assert not in_other_process("auto", "exact").restored
-    cache = PionPromptCache(loaded.model, port=store_port)
+    cache = PionPromptCache(loaded.model, port=store_port, background=False)
     prefix = prefix_ids(loaded.tokenizer, short_prompt)
     for question, expected in zip(ASKED, uncached, strict=True):
         found = ask(loaded, cache.get_or_prefill(prefix, "exact"), question, short_prompt)
