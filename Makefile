@@ -32,6 +32,8 @@ serve: $(VENV)/ready
 docs: $(VENV)/ready
 	$(BIN)/python -c "from pathlib import Path; from pionkv.protocol import pages, table; \
 	  Path('docs/commands.md').write_text(pages.command_page(table.COMMANDS.values()), encoding='utf-8')"
+	$(BIN)/python -c "from pathlib import Path; from pionkv.server.pages import settings_page; \
+	  Path('docs/settings.md').write_text(settings_page(), encoding='utf-8')"
 	$(BIN)/python tests/benchmarks/tables.py
 
 bench: $(VENV)/ready system

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pionkv.protocol.pages import command_page
 from pionkv.protocol.table import COMMANDS
+from pionkv.server.pages import settings_page
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -16,6 +17,10 @@ from tables import PAGE, results_page, with_table  # noqa: E402
 def test_the_command_page_is_the_command_table() -> None:
     page = (DOCS / "commands.md").read_text(encoding="utf-8")
     assert page == command_page(COMMANDS.values()), "run: make docs"
+
+
+def test_the_settings_page_is_the_settings() -> None:
+    assert (DOCS / "settings.md").read_text(encoding="utf-8") == settings_page(), "run: make docs"
 
 
 def test_the_readme_has_the_formats_and_figures_of_the_code_and_the_results() -> None:

@@ -1,0 +1,45 @@
+"""The page of settings of the documentation, written from their declarations."""
+
+from __future__ import annotations
+
+from .config import ENVIRONMENT_PREFIX, SETTINGS
+
+INTRODUCTION = f"""# Settings
+
+Made from `server/config.py` by `make docs`.
+
+Every setting can be given in three ways, the first of which wins:
+
+| way | how `max-bytes` is written |
+|---|---|
+| flag | `pionkv serve --max-bytes 8gb` |
+| environment | `{ENVIRONMENT_PREFIX}MAX_BYTES=8gb` |
+| file | `max-bytes = "8gb"` in a TOML file that `--config` names |
+
+`pionkv serve --print-config` prints what is in force and ends. A name that is not known, or a value that cannot be used, ends
+the start with a line that says which. Sizes are bytes, or have a unit as in Redis: `512mb` is 512 × 1024 × 1024 bytes, `512m`
+512 × 1000 × 1000.
+
+`CONFIG GET` knows every setting by the name below, and by Redis' name where there is one. `CONFIG SET` changes those that are
+marked *live* in all workers, until the server stops. A password is shown as `***`.
+"""
+
+HEADINGS = ("setting", "default", "live", "Redis' name", "what it is")
+
+
+def settings_page() -> str:
+    """All settings as one Markdown page, in the order of their declaration."""
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *map(_cells, SETTINGS)]
+    return INTRODUCTION + "\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _cells(name: str) -> tuple[str, ...]:
+    item = SETTINGS[name]
+    redis = item.metadata["redis"]
+    return (
+        f"`{name.replace('_', '-')}`",
+        "" if item.default is None else f"`{item.default}`",
+        "live" if item.metadata["live"] else "",
+        f"`{redis}`" if redis else "",
+        item.metadata["help"],
+    )
