@@ -16,12 +16,12 @@ Every setting can be given in three ways, the first of which wins:
 | environment | `{ENVIRONMENT_PREFIX}MAX_BYTES=8gb` |
 | file | `max-bytes = "8gb"` in a TOML file that `--config` names |
 
-`pionkv serve --print-config` prints what is in force and ends. A name that is not known, or a value that cannot be used, ends
-the start with a line that says which. Sizes are bytes, or have a unit as in Redis: `512mb` is 512 × 1024 × 1024 bytes, `512m`
-512 × 1000 × 1000.
+`pionkv serve --print-config` prints what is in force and ends. A name that is not known, or a value that
+cannot be used, ends the start with a line that says which. Sizes are bytes, or have a unit as in Redis:
+`512mb` is 512 × 1024 × 1024 bytes, `512m` 512 × 1000 × 1000.
 
-`CONFIG GET` knows every setting by the name below, and by Redis' name where there is one. `CONFIG SET` changes those that are
-marked *live* in all workers, until the server stops. A password is shown as `***`.
+`CONFIG GET` knows every setting by the name below, and by Redis' name where there is one. `CONFIG SET`
+changes those that are marked *live* in all workers, until the server stops. A password is shown as `***`.
 """
 
 HEADINGS = ("setting", "default", "live", "Redis' name", "what it is")
