@@ -76,8 +76,8 @@ def cli(request: pytest.FixtureRequest, port: int) -> Iterator[object]:
 def test_help_of_a_command(cli) -> None:
     shown = cli("help", "v.fetch")
     assert (
-        "V.FETCH session layer row [row ...]|layer RANGE start end [FMT F32|F16|NATIVE|RAW]"
-        "|BATCH start end [num-layers] [FMT F32|F16|NATIVE|RAW]"
+        "V.FETCH session layer row [row ...] [FMT F32|F16|NATIVE|RAW] [AT generation]"
+        "|layer RANGE start end [FMT F32|F16|NATIVE|RAW]"
     ) in shown
     assert f"summary: {table.COMMANDS['V.FETCH'].summary}" in shown
     assert "since: 0.1.0" in shown and "group: vstore" in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import Any
 
@@ -200,8 +201,12 @@ def test_memory(either: Any) -> None:
     assert (
         found[b"keys.count"] == 1 and found[b"dataset.bytes"] > 1000 and found[b"total.allocated"] > 1 << 20
     )
-    assert plain(either.command("MEMORY", "DOCTOR")) == b"Nothing stands out.\n"
     assert either.command("MEMORY", "PURGE") == "OK"
+
+
+def test_the_doctor_finds_nothing_in_a_fresh_server(server_process: Any, wire_class: Any) -> None:
+    wire = wire_class(socket.create_connection(("127.0.0.1", server_process.port)))
+    assert wire.command("MEMORY", "DOCTOR") == b"Nothing stands out.\n"
 
 
 def test_the_doctor_sees_a_full_budget(start_local: Any) -> None:
