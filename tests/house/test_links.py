@@ -71,6 +71,12 @@ def test_every_page_can_be_reached_from_the_first() -> None:
     assert set(PAGES[1:]) <= seen
 
 
+def test_the_site_lists_every_page() -> None:
+    site = (DOCS / "website" / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^ +- (?:.+: )?(\S+\.md)$", site, re.MULTILINE)
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES[1:])
+
+
 def test_a_broken_link_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
