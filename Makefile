@@ -34,6 +34,8 @@ docs: $(VENV)/ready
 	  Path('docs/commands.md').write_text(pages.command_page(table.COMMANDS.values()), encoding='utf-8')"
 	$(BIN)/python -c "from pathlib import Path; from pionkv.server.pages import settings_page; \
 	  Path('docs/settings.md').write_text(settings_page(), encoding='utf-8')"
+	$(BIN)/python -c "from pathlib import Path; from pionkv.client.pages import client_page; \
+	  Path('docs/client-interface.md').write_text(client_page(), encoding='utf-8')"
 	$(BIN)/python tests/benchmarks/tables.py
 
 # The same pages as a site, in build/site.

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from pionkv.client.pages import client_page
 from pionkv.protocol.pages import command_page
 from pionkv.protocol.table import COMMANDS
 from pionkv.server.pages import settings_page
@@ -21,6 +22,10 @@ def test_the_command_page_is_the_command_table() -> None:
 
 def test_the_settings_page_is_the_settings() -> None:
     assert (DOCS / "settings.md").read_text(encoding="utf-8") == settings_page(), "run: make docs"
+
+
+def test_the_page_of_the_client_is_its_docstrings() -> None:
+    assert (DOCS / "client-interface.md").read_text(encoding="utf-8") == client_page(), "run: make docs"
 
 
 def test_the_readme_has_the_formats_and_figures_of_the_code_and_the_results() -> None:
