@@ -76,6 +76,9 @@ def main() -> None:
                     step()
             if spy.returncode:
                 raise SystemExit(f"py-spy ended with status {spy.returncode}")
+            drawn = path.read_text(encoding="utf-8")
+            # Its title is the command, with the paths of this machine.
+            path.write_text(drawn.replace(" ".join(map(str, command)), name), encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {path.stat().st_size // 1024} KiB", flush=True)
 
 

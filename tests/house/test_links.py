@@ -13,6 +13,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+MACHINE = re.compile(r"/\w[\w./-]*/(?:\.venv|site-packages)/|/(?:home|root|Users)/\w")
 SOURCE = re.compile(r"`((?:protocol|kernels|storage|server|client|tests|deploy|docs)/[\w./-]+)`")
 
 
@@ -69,6 +70,14 @@ def test_every_page_can_be_reached_from_the_first() -> None:
             if target.endswith(".md") and (aim := (page.parent / target).resolve()) not in seen
         }
     assert set(PAGES[1:]) <= seen
+
+
+def test_nothing_names_the_machine_it_was_made_on() -> None:
+    kinds = {".md", ".svg", ".json", ".yml"}
+    files = [path for path in (ROOT / "README.md", *DOCS.rglob("*")) if path.suffix in kinds]
+    texts = {path.name: path.read_text(encoding="utf-8") for path in files}
+    assert len(files) > 40
+    assert [name for name, text in texts.items() if MACHINE.search(text)] == []
 
 
 def test_the_site_lists_every_page() -> None:
