@@ -19,9 +19,10 @@ from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import Absent, NotStored, OtherTokens, UnsupportedModel
 from .lane import Lane
 from .link import Link, Work
+from .pace import Pace
 from .publisher import Publisher
 from .requests import Found, tokens_of
-from .reuse import Other, find, name_of, others, restore_longest
+from .reuse import Declined, Other, find, name_of, others, restore_longest
 from .route import LaneName, Route
 from .stats import Stats, attempt, reason
 from .tls import Tls
@@ -75,6 +76,7 @@ class PionPromptCache:
         background: bool = True,
         waiting_bytes: int = 1 << 30,
         lane: LaneName = "auto",
+        always_fetch: bool = False,
         wait_for_others: float = 60.0,
         unix_socket_path: str | None = None,
         username: str | None = None,
@@ -111,6 +113,7 @@ class PionPromptCache:
             background: Publish beside the generation, from a copy; False publishes before the call returns.
             waiting_bytes: Bytes that what waits to be published may take; what does not fit is not published.
             lane: How rows come: "auto" chooses the fastest that works; see `route.LaneName`.
+            always_fetch: Restore what is stored even where prefilling it has been measured to be faster.
             wait_for_others: Seconds to wait, at most, for another process that computes the same prefix.
             unix_socket_path: Path of the server's Unix socket, used instead of host and port.
             username: User that the password belongs to.
@@ -167,6 +170,8 @@ class PionPromptCache:
             clock=clock,
         )
         self._publish_after = publish_after
+        self._pace = Pace()
+        self._always_fetch = always_fetch
         self._wait = wait_for_others
         self._silence = silence
         self._attached = plans.attach(kv_bits, kv_group_size)
@@ -291,18 +296,20 @@ class PionPromptCache:
         turn = self._turn(name_of(model, ids))
         new = len(ids) - tokens_of(parent)
         answered = miss is None or isinstance(miss, NotStored)
+        answered = answered and not isinstance(miss, Declined)
         if new >= self._publish_after and answered and turn.wait():
             parent, caches, miss = self._longest(shape, ids)
-        done = tokens_of(parent)
+        known = tokens_of(parent)
+        done = 0 if caches is None else known
         self._stats.add(tokens_restored=done)
-        self._publisher.remember(ids[:done])
+        self._publisher.remember(ids[:known])
         if caches is not None and done == len(ids):
             return caches
         try:
             caches, milliseconds = self._prefill(ids, both(turn.renew, progress), caches, done)
             milliseconds *= len(ids) / (len(ids) - done)
             live = Live(shape, caches, len(ids))
-            self._publisher.publish_tokens(model, live, ids, done, lambda *_: parent, milliseconds, turn)
+            self._publisher.publish_tokens(model, live, ids, known, lambda *_: parent, milliseconds, turn)
             return caches
         finally:
             turn.give_back()
@@ -311,12 +318,15 @@ class PionPromptCache:
         self, shape: Shape, ids: list[int]
     ) -> tuple[Found | None, list[Any] | None, Exception | None]:
         """What is stored of the tokens, caches that hold it, or why there are none."""
-        model = self.model_digest
+        model, pace = self.model_digest, None if self._always_fetch else self._pace
 
         def work(lane: Lane, deadline: Deadline) -> tuple[Found, list[Any]]:
-            return restore_longest(lane, deadline, model, shape, ids, self._route)
+            return restore_longest(lane, deadline, model, shape, ids, self._route, pace, self._clock)
 
         restored, miss = self._restore(work)
+        if isinstance(miss, Declined):
+            self._stats.add(fetches_declined=1)
+            return miss.found, None, miss
         return (None, None, miss) if restored is None else (*restored, None)
 
     def _turn(self, namespace: str) -> Turn:
@@ -384,6 +394,8 @@ class PionPromptCache:
             bytes_mapped=self._route.mapped_bytes,
             last_not_mapped=self._route.not_mapped,
             stores_waiting=self._publisher.waiting,
+            prefill_tokens_per_second=self._pace.prefill,
+            link_bytes_per_second=self._pace.link,
         )
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -430,6 +442,7 @@ class PionPromptCache:
         caches = prefill(self.model, ids, chunk, progress, caches=caches, done=done, attached=self._attached)
         self._stats.last_prefill_ms = milliseconds = self._since(begin)
         self._stats.add(tokens_prefilled=len(ids) - done)
+        self._pace.prefilled(len(ids) - done, milliseconds / 1000)
         return caches, milliseconds
 
     def _restore(self, work: Work[T]) -> tuple[T | None, Exception | None]:

@@ -125,9 +125,11 @@ class Publisher:
         """
         from .publish import publish_tokens
 
+        if known == len(ids):
+            return True
         if len(ids) - known < self._publish_after:
             self._stats.last_unpublished = self._few(len(ids) - known, ids)
-            return known == len(ids)
+            return False
         namespace, milliseconds = name_of(model, ids), round(prefill_ms)
 
         def store(source: Source) -> Work[int | None]:

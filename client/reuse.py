@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import requests
-from .deadline import Deadline
+from .deadline import Clock, Deadline
 from .errors import BadReply, NotStored
 from .lane import Lane
+from .pace import Pace
 from .requests import Found
 from .route import Route
 
@@ -35,12 +36,42 @@ def find(lane: Lane, deadline: Deadline, model: str, ids: Sequence[int], *, whol
     return Found.parse(lane.receive(deadline), len(ids))
 
 
+class Declined(NotStored):
+    """It is stored, but prefilling is faster; the text says by how much.
+
+    Attributes:
+        found: What is stored.
+    """
+
+    def __init__(self, found: Found, why: str) -> None:
+        super().__init__(why)
+        self.found = found
+
+
 def restore_longest(
-    lane: Lane, deadline: Deadline, model: str, shape: Shape, ids: Sequence[int], route: Route
+    lane: Lane,
+    deadline: Deadline,
+    model: str,
+    shape: Shape,
+    ids: Sequence[int],
+    route: Route,
+    pace: Pace | None,
+    clock: Clock,
 ) -> tuple[Found, list[Any]]:
     """What is stored of the tokens, and caches that hold it.
 
+    Args:
+        lane: The lane.
+        deadline: Bounds all of it.
+        model: The model's digest.
+        shape: What its caches look like.
+        ids: The tokens.
+        route: How rows come.
+        pace: Says whether fetching pays, and learns from it; None: it does.
+        clock: Source of the time, in seconds.
+
     Raises:
+        Declined: Prefilling is faster.
         NotStored: Not one is; the text says what is stored instead.
         StoreError: As `prefix.restore`.
     """
@@ -49,7 +80,15 @@ def restore_longest(
     found = find(lane, deadline, model, ids, whole=shape.whole)
     if found is None:
         raise NotStored(why_not(lane, deadline, model, ids))
-    return found, restore(lane, deadline, found.namespace, shape, ids[: found.tokens], route)
+    nbytes = shape.plan.bytes(found.tokens)
+    objection = None if pace is None else pace.objection(found.tokens, nbytes)
+    if objection is not None:
+        raise Declined(found, objection)
+    begin = clock()
+    caches = restore(lane, deadline, found.namespace, shape, ids[: found.tokens], route)
+    if pace is not None:
+        pace.fetched(nbytes, clock() - begin)
+    return found, caches
 
 
 @dataclass(frozen=True, slots=True)

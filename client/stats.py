@@ -33,6 +33,7 @@ class Stats:
         stores_skipped: Prefixes not published because too much waited to be, or the object was closed.
         tokens_restored: Tokens of them that were restored.
         tokens_prefilled: Tokens that were prefilled.
+        fetches_declined: Misses because prefilling is faster than fetching what is stored.
         admission_skips: Prefixes not published because they had not been missed often enough.
         not_asked: Exchanges left out because the server had failed a moment before.
         unavailable: Exchanges that failed because the server could not be reached or was too slow.
@@ -53,6 +54,7 @@ class Stats:
     stores_skipped: int = 0
     tokens_restored: int = 0
     tokens_prefilled: int = 0
+    fetches_declined: int = 0
     admission_skips: int = 0
     not_asked: int = 0
     unavailable: int = 0
@@ -84,7 +86,7 @@ class Stats:
         if not isinstance(error, NotStored):
             self.add(errors=1)
 
-    def report(self, traffic: Traffic, **more: int | str | None) -> dict[str, int | float | str | None]:
+    def report(self, traffic: Traffic, **more: float | str | None) -> dict[str, int | float | str | None]:
         """Everything as a flat dict, with the hit rate and the bytes moved."""
         asked = self.hits + self.misses
         rate = self.hits / asked if asked else 0.0

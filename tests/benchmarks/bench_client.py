@@ -206,9 +206,11 @@ def _arms(
     save_prompt_cache(str(file), [_exact(cache) for cache in caches])
     places.redis.set(str(len(prefix)), _safetensors(caches))
     lanes = {
-        MAP: PionPromptCache(model, port=places.port, lane="map", background=False),
-        UNIX: PionPromptCache(model, unix_socket_path=str(places.unix), lane="unix", background=False),
-        TCP: PionPromptCache(model, port=places.port, lane="tcp", background=False),
+        MAP: PionPromptCache(model, port=places.port, lane="map", background=False, always_fetch=True),
+        UNIX: PionPromptCache(
+            model, unix_socket_path=str(places.unix), lane="unix", background=False, always_fetch=True
+        ),
+        TCP: PionPromptCache(model, port=places.port, lane="tcp", background=False, always_fetch=True),
     }
     lanes[TCP].keep(prefix, caches, milliseconds)
     return {
