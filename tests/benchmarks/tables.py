@@ -16,6 +16,7 @@ COMPARISONS = {
     "load": "Cost as work grows",
     "workers": "One worker and two",
     "client": "Time to the first token",
+    "conversation": "What a long conversation writes",
     "storage": "What storage costs besides the bytes",
     "parser": "Parsing requests and replies",
     "kernels_cpu": "Packing and unpacking on the CPU",
