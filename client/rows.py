@@ -6,6 +6,7 @@ A row on the wire is one token, ``heads × head_dim`` elements; a cache keeps ``
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Protocol
@@ -93,7 +94,7 @@ class Memory:
         return np.empty(length, np.uint8).data if self._in_turn is None else self._in_turn.take(length)
 
 
-class _Scratched:
+class _Scratched(ABC):
     """Rows are received into scratch memory and taken from there."""
 
     def __init__(self, spec: LayerSpec, scratch: Scratch) -> None:
@@ -108,8 +109,9 @@ class _Scratched:
     def landed(self, start: int, end: int) -> None:
         self.fill(start, end, self._arrived)
 
+    @abstractmethod
     def fill(self, start: int, end: int, rows: memoryview) -> None:
-        raise NotImplementedError
+        """Take rows from where they lie."""
 
 
 class _Unpacked(_Scratched):
@@ -140,8 +142,9 @@ class _Unpacked(_Scratched):
         array = self._array.view(DTYPES[self._element])
         return array if self._element is self._side.element else array.astype(DTYPES[self._side.element])
 
+    @abstractmethod
     def _put(self, start: int, end: int, rows: memoryview) -> None:
-        raise NotImplementedError
+        """Put rows in order."""
 
     @cached_property
     def _target(self) -> np.ndarray[Any, Any]:

@@ -13,6 +13,7 @@ NAMES_WAITING = 1024
 """Different names between two looks; misses of more are counted without a reason."""
 RECENT = 50
 NOT_EXAMINED = "not examined"
+NO_MATCH = "no match"
 DAMAGED = "quarantined"
 
 

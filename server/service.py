@@ -20,7 +20,7 @@ from .buffers import ChunkPool, SpoolPool
 from .config import Settings, changed
 from .exporting import Exports
 from .metrics import LoopLag
-from .misses import Misses
+from .misses import NO_MATCH, Misses
 from .monitor import Monitors
 from .notices import Notices
 from .place import Place, Sums
@@ -120,6 +120,15 @@ class Service:
             if times.total_ns:
                 found[name] = times, numbers.get(f"failed:{name}", 0)
         return found
+
+    def missed(self, namespace: bytes | None = None) -> None:
+        """A lookup found nothing: of a namespace, or of any with some tokens."""
+        self.metrics.misses += 1
+        self.receipt.totals.misses += 1
+        if namespace is None:
+            self.metrics.miss_reasons[NO_MATCH] += 1
+        else:
+            self.misses.note(namespace)
 
     def clients(self) -> int:
         """Connections of all workers."""

@@ -144,9 +144,7 @@ def lookup(client: Client, args: Sequence[Argument]) -> bytes:
     if asked.at is not None and generation != asked.at:
         raise StaleGeneration(namespace, generation, asked.at)
     if found is None:
-        service.metrics.misses += 1
-        service.misses.note(namespace)
-        service.receipt.totals.misses += 1
+        service.missed(namespace)
         return MISS
     service.metrics.hits += 1
     service.receipt.claim(namespace, asked.tokens, asked.prefill_us)

@@ -44,8 +44,7 @@ def match(client: Client, args: Sequence[Argument]) -> bytes:
     sees = client.user.sees if client.user.restricted else None
     found = service.store.match(ids, options.model, fewest=options.fewest, whole=options.whole, sees=sees)
     if found is None:
-        service.metrics.misses += 1
-        service.receipt.totals.misses += 1
+        service.missed()
         return reply.null(client.protocol)
     service.metrics.hits += 1
     _claim(client, found)

@@ -81,11 +81,13 @@ def test_metrics_are_those_of_the_commands_that_ran(site: Any) -> None:
             place = (f"{end}ed_{side}", 0, 0, 1)
             assert wire.command("V.STOREBATCH", *place, bytes(256), "TXN", txn) == "OK"
         wire.command(f"KV.PREFIX.{end}", txn)
+    assert wire.command("KV.PREFIX.MATCH", np.arange(5, dtype="<u4").tobytes()) is None
     wire.command("NOSUCH")
     while (found := metrics(get(scrape, "/metrics")[1])).get("pionkv_misses_total,reason=absent", 0) < 1:
         pass
     assert found["pionkv_hits_total"] == 2
     assert found["pionkv_misses_total,reason=incomplete"] == 1
+    assert found["pionkv_misses_total,reason=no match"] == 1
     assert found["pionkv_row_bytes_in_total,format=fp16"] == 2 * 8 * 64 * 4 + 4 * 64 * 4
     counted = [found[f"pionkv_transactions_total,what={what}"] for what in ("begun", "published", "ended")]
     assert counted == [2, 1, 1]
