@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,20 +22,34 @@ def rows(owner: int, layer: int, side: str, start: int, end: int) -> bytes:
     return made.tobytes()
 
 
+def begin(wire: Any, *options: Any, name: str = "n") -> bytes:
+    """Begin a transaction on a prefix."""
+    txn = wire.command("KV.PREFIX.BEGIN", name, *SCHEMA, *options)
+    assert isinstance(txn, bytes), txn
+    return txn
+
+
+def put(
+    wire: Any, txn: bytes, layer: int, start: int, end: int, owner: int = 1, side: str = "k", name: str = "n"
+) -> Any:
+    """Store rows of one layer and side into a transaction; the reply."""
+    blob = rows(owner, layer, side, start, end)
+    return wire.command(
+        "V.STOREBATCH", f"{name}_p{side}", layer, start, end - start, blob, "FMT", "F16", "TXN", txn
+    )
+
+
 def prepare(wire: Any, txn: bytes, name: str, owner: int, start: int, end: int) -> None:
     """Store rows of every layer and side into a transaction."""
     for layer in range(LAYERS):
         for side in SIDES:
-            blob = rows(owner, layer, side, start, end)
-            stored = wire.command(
-                "V.STOREBATCH", f"{name}_p{side}", layer, start, end - start, blob, "FMT", "F16", "TXN", txn
-            )
+            stored = put(wire, txn, layer, start, end, owner, side, name)
             assert stored == "OK", stored
 
 
 def publish(wire: Any, name: str, owner: int, start: int, end: int, *options: Any) -> list[Any]:
     """Rows [start, end) of a prefix in one transaction; its receipt."""
-    txn = wire.command("KV.PREFIX.BEGIN", name, *SCHEMA, *options)
+    txn = begin(wire, *options, name=name)
     prepare(wire, txn, name, owner, start, end)
     receipt = wire.command("KV.PREFIX.PUBLISH", txn)
     assert isinstance(receipt, list), receipt
@@ -53,3 +68,21 @@ def expected(*runs: tuple[int, int, int]) -> list[bytes]:
         for layer in range(LAYERS)
         for side in SIDES
     ]
+
+
+def lookup(wire: Any, *options: Any, name: str = "n") -> Any:
+    """What a lookup of a prefix answers."""
+    return wire.command("KV.PREFIX.LOOKUP", name, *options)
+
+
+def baseline(server: Any) -> Any:
+    """Everything a transaction could leave behind: the catalog's numbers, memory held, files."""
+
+    def look(app: Any) -> Any:
+        store = app.service.store
+        engine = store._engine
+        files = sorted(path.name for path in engine.pages.directory.iterdir())
+        info = replace(store.info(), catalog_bytes=0)
+        return info, engine.reserved, dict(engine.writing), len(engine.pages._pages), files
+
+    return server.call(look)

@@ -21,6 +21,7 @@ from pionkv.server import logs
 from pionkv.server.app import App, store_options
 from pionkv.server.config import Settings
 from pionkv.storage import Store
+from prefix_rows import baseline, expected, publish, whole
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -198,3 +199,11 @@ def either(request: pytest.FixtureRequest, server: LocalServer) -> Wire:
 def wire_class() -> type[Wire]:
     """`Wire` itself, for connections that a test makes on its own."""
     return Wire
+
+
+@pytest.fixture
+def before(server: LocalServer, wire: Wire) -> Any:
+    """A prefix `n` of 3 tokens is there, and what the server holds because of it."""
+    publish(wire, "n", 1, 0, 3)
+    assert whole(wire, "n", 3) == expected((1, 0, 3))
+    return baseline(server)
