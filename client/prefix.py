@@ -45,6 +45,19 @@ class Shape:
         """All layers as a reply orders them: k0 v0 k1 v1 and so on."""
         return tuple(spec for pair in zip(self.plan.keys, self.plan.values, strict=True) for spec in pair)
 
+    def objection(self, caches: Sequence[Any], tokens: int) -> str | None:
+        """Why caches are not those of so many tokens, as far as they can tell; None: they are."""
+        packed = KVCache if self.attached is None else QuantizedKVCache
+        kinds = tuple(packed.__name__ if kind == KVCache.__name__ else kind for kind in self.layout.kinds)
+        given = tuple(type(cache).__name__ for cache in caches)
+        if given != kinds:
+            return f"caches are {', '.join(dict.fromkeys(given))}, not {', '.join(dict.fromkeys(kinds))}"
+        offsets = [getattr(cache, "offset", tokens) for cache in caches]
+        # Rows that are too many do no harm; a state is that after its last token.
+        wrong = [offsets[index] for index in self.layout.row_caches if offsets[index] < tokens]
+        wrong += [offsets[index] for index in self.layout.state_caches if offsets[index] != tokens]
+        return f"caches hold {wrong[0]} tokens, not {tokens}" if wrong else None
+
     @property
     def whole(self) -> bool:
         """Whether a stored prefix is of use in its full length only."""

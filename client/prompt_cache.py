@@ -315,13 +315,13 @@ class PionPromptCache:
             turn.give_back()
 
     def _longest(
-        self, shape: Shape, ids: list[int]
+        self, shape: Shape, ids: list[int], beyond: int = 0
     ) -> tuple[Found | None, list[Any] | None, Exception | None]:
         """What is stored of the tokens, caches that hold it, or why there are none."""
         model, pace = self.model_digest, None if self._always_fetch else self._pace
 
         def work(lane: Lane, deadline: Deadline) -> tuple[Found, list[Any]]:
-            return restore_longest(lane, deadline, model, shape, ids, self._route, pace, self._clock)
+            return restore_longest(lane, deadline, model, shape, ids, self._route, pace, self._clock, beyond)
 
         restored, miss = self._restore(work)
         if isinstance(miss, Declined):
@@ -362,13 +362,43 @@ class PionPromptCache:
         answer["others"] = [{"stored": each.tokens, "differs": list(each.fields)} for each in elsewhere]
         return {**answer, "model": model, "reason": "" if found is not None else "not stored"}
 
+    def restore(self, token_ids: Sequence[int], *, beyond: int = 0) -> tuple[list[Any] | None, int]:
+        """The longest stored beginning of some tokens; nothing is prefilled, and nobody is waited for.
+
+        For loops that prefill themselves: give `prefilled` what that took, and `keep` what came of it.
+
+        Args:
+            token_ids: The tokens.
+            beyond: More than so many must be stored, else nothing is restored.
+
+        Returns:
+            Caches as of `get_or_prefill`, and how many of the tokens they hold; None and 0 when nothing is
+            restored, and `stats` says why.
+        """
+        ids = [int(token) for token in token_ids]
+        if self._shape is None or not ids:
+            return None, 0
+        found, caches, _ = self._longest(self._shape, ids, beyond)
+        known = tokens_of(found)
+        self._publisher.remember(ids[:known])
+        if caches is None:
+            return None, 0
+        self._stats.add(tokens_restored=known)
+        return caches, known
+
+    def prefilled(self, tokens: int, seconds: float) -> None:
+        """Note what prefilling so many tokens took elsewhere: it decides what is restored, and is stored."""
+        self._stats.add(tokens_prefilled=tokens)
+        self._stats.last_prefill_ms = seconds * 1000
+        self._pace.prefilled(tokens, seconds)
+
     def keep(self, token_ids: Sequence[int], caches: Sequence[Any], prefill_ms: float = 0.0) -> bool:
         """Publish caches that were filled elsewhere, as by generating an answer.
 
         Args:
             token_ids: The tokens that they hold, all of them.
             caches: One for each of the model's; they are read only.
-            prefill_ms: What it takes to compute them, if known.
+            prefill_ms: What it takes to compute them; 0 takes it from what has been measured.
 
         Returns:
             Whether they are stored now, or wait to be; `stats` says why not.
@@ -377,6 +407,12 @@ class PionPromptCache:
         shape = self._shape
         if shape is None or len(ids) < self._publish_after:
             return False
+        objection = shape.objection(caches, len(ids))
+        if objection is not None:
+            self._stats.last_unpublished = objection
+            return False
+        if not prefill_ms and self._pace.prefill:
+            prefill_ms = len(ids) / self._pace.prefill * 1000
         whole, model = shape.whole, self.model_digest
         from .source import Live
 

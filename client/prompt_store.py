@@ -92,7 +92,7 @@ class PromptStore:
         for response in stream_generate(self.model, self.tokenizer, ids[-1:], prompt_cache=caches, **options):
             ids.append(int(response.token))
             yield response
-        if self.keep_answers and _hold(caches, len(ids)):
+        if self.keep_answers:
             self.cache.keep(ids, caches)
 
     def generate(self, prompt: Prompt, *, prefix: Sequence[int] = (), **options: Any) -> str:
@@ -117,8 +117,3 @@ class PromptStore:
         bos = getattr(self.tokenizer, "bos_token", None)
         special = special and (bos is None or not text.startswith(bos))
         return list(self.tokenizer.encode(text, add_special_tokens=special))
-
-
-def _hold(caches: Sequence[Any], tokens: int) -> bool:
-    """Whether caches hold so many tokens, as far as they can tell."""
-    return all(getattr(cache, "offset", tokens) == tokens for cache in caches)

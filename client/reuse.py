@@ -57,6 +57,7 @@ def restore_longest(
     route: Route,
     pace: Pace | None,
     clock: Clock,
+    beyond: int = 0,
 ) -> tuple[Found, list[Any]]:
     """What is stored of the tokens, and caches that hold it.
 
@@ -69,10 +70,11 @@ def restore_longest(
         route: How rows come.
         pace: Says whether fetching pays, and learns from it; None: it does.
         clock: Source of the time, in seconds.
+        beyond: Tokens that need no restoring: more than so many must be stored.
 
     Raises:
         Declined: Prefilling is faster.
-        NotStored: Not one is; the text says what is stored instead.
+        NotStored: Not one is, or not enough are; the text says what is stored instead.
         StoreError: As `prefix.restore`.
     """
     from .prefix import restore
@@ -80,6 +82,8 @@ def restore_longest(
     found = find(lane, deadline, model, ids, whole=shape.whole)
     if found is None:
         raise NotStored(why_not(lane, deadline, model, ids))
+    if found.tokens <= beyond:
+        raise NotStored(f"{found.tokens} of {len(ids)} tokens are stored, more than {beyond} were asked")
     nbytes = shape.plan.bytes(found.tokens)
     objection = None if pace is None else pace.objection(found.tokens, nbytes)
     if objection is not None:

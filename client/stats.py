@@ -22,6 +22,10 @@ _KINDS = (
 )
 
 
+FAILURES = ("not_asked", "unavailable", "refused", "bad_replies", "errors")
+"""Counters of exchanges that gave no answer."""
+
+
 @dataclass
 class Stats:
     """Counters of one `PionPromptCache`.

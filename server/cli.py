@@ -91,7 +91,8 @@ def _add(app: typer.Typer, name: str, verb: Any) -> None:
     if isinstance(verb, typer.Typer):
         app.add_typer(verb, name=name)
     else:
-        app.command(name)(verb)
+        # A verb that passes options on to another program says so.
+        app.command(name, context_settings=getattr(verb, "context_settings", None))(verb)
 
 
 def main() -> None:

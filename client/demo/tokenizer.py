@@ -1,6 +1,8 @@
 """A tokenizer built from the metadata of a GGUF file, with its chat template."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -42,6 +44,17 @@ class GgufTokenizer:
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         self.chat_template = str(metadata["tokenizer.chat_template"])
         self._template = environment.from_string(self.chat_template)
+
+    def save(self, folder: Path) -> None:
+        """Write it as `transformers` reads it, and so mlx-lm: `tokenizer.json` and its configuration."""
+        self._tokenizer.save(str(folder / "tokenizer.json"))
+        described = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "chat_template": self.chat_template,
+            "eos_token": self._tokenizer.id_to_token(self.eos_id),
+            "clean_up_tokenization_spaces": False,
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(described), encoding="utf-8")
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; the text of a special token becomes that token."""

@@ -291,3 +291,21 @@ def test_an_explanation_says_what_is_stored_and_changes_nothing(
     assert cache.explain([])["reason"] == "no tokens"
     assert cache_for(model, 1).explain(ids)["reason"].startswith("[Errno")
     assert cache.stats()["stores"] == 1
+
+
+def test_restoring_without_prefilling(tiny: Tiny, store_port: int, ids: list[int]) -> None:
+    model = tiny()
+    cache = cache_for(model, store_port)
+    assert cache.restore(ids) == (None, 0)
+    caches = plain(model, ids)
+    assert not cache.keep([*ids, 7], caches)
+    assert cache.stats()["last_unpublished"] == "caches hold 150 tokens, not 151"
+    assert not cache.keep(ids, caches[:1])
+    cache.prefilled(150, 0.3)
+    assert cache.keep(ids, caches)
+    restored, tokens = cache.restore([*ids, 7], beyond=149)
+    assert restored is not None and tokens == 150
+    assert answer(model, restored) == answer(model, plain(model, ids))
+    assert cache.restore([*ids, 7], beyond=150) == (None, 0)
+    assert cache.stats()["last_miss"] == "150 of 151 tokens are stored, more than 150 were asked"
+    assert cache.stats()["tokens_restored"] == 150

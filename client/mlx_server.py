@@ -1,0 +1,285 @@
+"""mlx-lm's own HTTP server with a prompt cache that outlives it and is shared: `pionkv mlx-server`.
+
+`mlx_lm.server` keeps the caches of earlier requests in an `LRUPromptCache`, in the memory of one process.
+Here that class is replaced by one that also asks a store for the longest stored beginning of a prompt, and
+gives it whatever the server keeps. Everything else is mlx-lm's: endpoints, batching, streaming, options.
+The seam is no public interface of mlx-lm, so it is looked at before it is used.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from types import FunctionType
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm import server
+from mlx_lm.models.cache import LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
+
+from .endpoint import Endpoint
+from .prefill import on_cpu
+from .prompt_cache import PionPromptCache
+from .signals import ended_by_sigterm
+from .stats import FAILURES
+
+LEAST_GAIN = 16
+"""Tokens that a stored prefix must hold beyond what this process holds itself."""
+MOST_PROMPTS = 64
+"""Prompts whose prefill is timed at once."""
+
+_log = logging.getLogger(__name__)
+
+_PARAMETERS: dict[Callable[..., Any], tuple[str, ...]] = {
+    server.run: ("host", "port", "model_provider"),
+    LRUPromptCache.__init__: ("self", "max_size"),
+    LRUPromptCache.fetch_nearest_cache: ("self", "model", "tokens"),
+    LRUPromptCache.insert_cache: ("self", "model", "tokens", "prompt_cache", "cache_type"),
+}
+
+
+class SeamMoved(RuntimeError):
+    """mlx-lm's server does not keep its caches in the way that is known here; the text says where."""
+
+
+def check_seam() -> None:
+    """Look at what is about to be replaced.
+
+    Raises:
+        SeamMoved: It is not what it was.
+    """
+    for function, names in _PARAMETERS.items():
+        found = tuple(inspect.signature(function).parameters)[: len(names)]
+        if found != names:
+            raise _moved(f"{function.__qualname__} takes {', '.join(found)}, not {', '.join(names)}")
+    used: tuple[tuple[Any, str], ...] = (
+        (server.main, "run"),
+        (server.run, "LRUPromptCache"),
+        (server.run, "ResponseGenerator"),
+        (server.ResponseGenerator.__init__, "_run_generate"),
+        (server.ResponseGenerator._generate, "fetch_nearest_cache"),
+        (server.ResponseGenerator._generate, "insert_cache"),
+        (server.ResponseGenerator._serve_single, "fetch_nearest_cache"),
+        (server.ResponseGenerator._serve_single, "insert_cache"),
+        *(
+            (server.ModelProvider.__init__, name)
+            for name in ("model", "tokenizer", "model_key", "draft_model")
+        ),
+    )
+    for function, name in used:
+        if not isinstance(function, FunctionType) or name not in function.__code__.co_names:
+            raise _moved(f"{function.__qualname__} does not use {name}")
+
+
+def _moved(what: str) -> SeamMoved:
+    return SeamMoved(f"mlx-lm {version('mlx-lm')} keeps its caches in another way than this knows: {what}")
+
+
+class ModelStore:
+    """The store of the model that mlx-lm has loaded; another one when it loads another.
+
+    Used by one thread, that which generates. Holds nothing of mlx.
+
+    Args:
+        provider: mlx-lm's `ModelProvider`.
+        options: Those of `PionPromptCache`, the address as `url`.
+        clock: Source of the time, in seconds.
+    """
+
+    def __init__(
+        self, provider: Any, options: dict[str, Any], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._provider = provider
+        self._options = options
+        self._where = Endpoint.from_url(options["url"])
+        self._clock = clock
+        self._key: object = None
+        self._store: PionPromptCache | None = None
+        self._failures = 0
+        self._in_use = True
+        self._begun: deque[tuple[list[int], int, float]] = deque(maxlen=MOST_PROMPTS)
+
+    def restore(self, model: object, tokens: list[int], held: int) -> tuple[list[Any] | None, int]:
+        """Caches of more of the tokens than `held`, and how many; or None and `held`."""
+        store = self._store_of(model, tokens)
+        if store is None:
+            return None, held
+        caches = None
+        if len(tokens) - held > LEAST_GAIN:
+            caches, count = store.restore(tokens[:-1], beyond=held + LEAST_GAIN - 1)
+            if caches is not None:
+                held = count
+                _log.info("%d of %d prompt tokens were restored from the store", count, len(tokens))
+            self._tell(store)
+        self._begun.append((list(tokens), held, self._clock()))
+        return caches, held
+
+    def keep(self, model: object, tokens: list[int], caches: list[Any]) -> None:
+        """Publish caches in the background."""
+        store = self._store_of(model, tokens)
+        if store is not None:
+            self._time(store, tokens)
+            store.keep(tokens, caches)
+
+    def close(self) -> None:
+        """Publish what waits to be, within the deadline."""
+        if self._store is not None:
+            self._store.close()
+
+    def _store_of(self, model: object, tokens: Sequence[int]) -> PionPromptCache | None:
+        """What stores for a model; None where nothing can be: images stand in a prompt as negative ids."""
+        if model != self._key:
+            self._key, self._store = model, self._made(model)
+        return None if any(token < 0 for token in tokens) else self._store
+
+    def _made(self, model: object) -> PionPromptCache | None:
+        provider = self._provider
+        if provider.model is None or model != provider.model_key:
+            return None
+        if provider.draft_model is not None:
+            _log.warning("prompts are not stored: with a draft model the caches are those of two models")
+            return None
+        try:
+            store = PionPromptCache(provider.model, tokenizer=provider.tokenizer, **self._options)
+        except ValueError as error:
+            _log.warning("prompts are not stored: %s", error)
+            return None
+        _log.info("prompts are stored for model %s", store.model_digest)
+        # mlx-lm frees a model before it loads the next: nobody else may hold it.
+        store.model = None
+        return store
+
+    def _time(self, store: PionPromptCache, tokens: list[int]) -> None:
+        """Measure how fast prompts are prefilled, by the first caches that are kept of each."""
+        for each in self._begun:
+            prompt, held, begin = each
+            if held < len(tokens) < len(prompt) and prompt[: len(tokens)] == tokens:
+                store.prefilled(len(tokens) - held, self._clock() - begin)
+                self._begun.remove(each)
+                return
+
+    def _tell(self, store: PionPromptCache) -> None:
+        """Say once that the store cannot be used, and once that it can again."""
+        stats = store.stats()
+        failures = sum(int(stats[name] or 0) for name in FAILURES)
+        failed, self._failures = failures > self._failures, failures
+        if failed and self._in_use:
+            _log.warning("the store at %s is not used: %s", self._where, stats["last_miss"])
+        if not failed and not self._in_use:
+            _log.info("the store at %s is used again", self._where)
+        self._in_use = not failed
+
+
+class StoredPromptCache(LRUPromptCache):  # type: ignore[misc]
+    """mlx-lm's prompt cache, with a store behind it.
+
+    What this process holds itself is used as mlx-lm does; the store is asked where it may hold more. A store
+    that cannot be used leaves mlx-lm's own behaviour, and a warning.
+
+    Args:
+        max_size: Caches that are held in this process, as mlx-lm counts them.
+        store: The store.
+    """
+
+    def __init__(self, max_size: int, store: ModelStore) -> None:
+        super().__init__(max_size)
+        self._store = store
+
+    def fetch_nearest_cache(self, model: Any, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
+        """The caches of the longest beginning of a prompt that is known, and the tokens that they lack.
+
+        At least one token is left, which is what generating needs.
+        """
+        caches, rest = super().fetch_nearest_cache(model, tokens)
+        caches, rest = _leaving_one(caches, rest, tokens)
+        stored, held = self._store.restore(model, tokens, len(tokens) - len(rest))
+        return (caches, rest) if stored is None else (stored, tokens[held:])
+
+    def insert_cache(
+        self, model: Any, tokens: list[int], prompt_cache: list[Any], *, cache_type: str = "assistant"
+    ) -> None:
+        """Keep caches here as mlx-lm does, and publish them in the background."""
+        super().insert_cache(model, tokens, prompt_cache, cache_type=cache_type)
+        self._store.keep(model, tokens, prompt_cache)
+
+
+class Generator(server.ResponseGenerator):  # type: ignore[misc]
+    """mlx-lm's, whose thread leaves nothing behind: a process that ends with its streams open is aborted."""
+
+    def _run_generate(self) -> None:
+        try:
+            super()._run_generate()
+        finally:
+            mx.clear_streams()
+
+
+def _leaving_one(
+    caches: list[Any] | None, rest: list[int], tokens: list[int]
+) -> tuple[list[Any] | None, list[int]]:
+    """mlx-lm returns no token to go on with where it holds the whole prompt."""
+    if caches is None or rest or not tokens:
+        return caches, rest
+    if can_trim_prompt_cache(caches) and trim_prompt_cache(caches, 1) == 1:
+        return caches, tokens[-1:]
+    return None, tokens
+
+
+def serve(arguments: Sequence[str], options: dict[str, Any]) -> None:
+    """Run mlx-lm's server until SIGTERM or Ctrl-C.
+
+    Args:
+        arguments: Its command line.
+        options: Those of `PionPromptCache`: the address as `url`, the format, deadlines.
+
+    Raises:
+        SeamMoved: This version of mlx-lm is another than this knows.
+        SystemExit: mlx-lm does not take the arguments, or was asked for its help.
+    """
+    check_seam()
+    if on_cpu():
+        # There it runs a C++ compiler, which not every machine has, and gains little.
+        mx.disable_compile()
+    stores: list[ModelStore] = []
+    replaced = {name: getattr(server, name) for name in ("run", "LRUPromptCache", "ResponseGenerator")}
+
+    def run(host: str, port: int, model_provider: Any, *more: Any, **named: Any) -> None:
+        def prompt_cache(max_size: int = 10) -> LRUPromptCache:
+            if not _storable(model_provider.cli_args):
+                return LRUPromptCache(max_size)
+            stores.append(ModelStore(model_provider, _with_bits(options, model_provider)))
+            return StoredPromptCache(max_size, stores[-1])
+
+        server.LRUPromptCache, server.ResponseGenerator = prompt_cache, Generator
+        replaced["run"](host, port, model_provider, *more, **named)
+
+    server.run, before = run, sys.argv
+    sys.argv = ["pionkv mlx-server", *arguments]
+    try:
+        with ended_by_sigterm():
+            server.main()
+    finally:
+        sys.argv = before
+        for name, value in replaced.items():
+            setattr(server, name, value)
+        for store in stores:
+            store.close()
+
+
+def _storable(arguments: Any) -> bool:
+    if mx.distributed.init().size() > 1:
+        _log.warning("prompts are not stored: every process holds a part of the model only")
+        return False
+    return True
+
+
+def _with_bits(options: dict[str, Any], provider: Any) -> dict[str, Any]:
+    """Caches that are quantised from the first token on are stored packed; those that are later, before."""
+    arguments = provider.cli_args
+    if arguments.kv_bits is None or arguments.quantized_kv_start > 0:
+        return options
+    return {**options, "kv_bits": arguments.kv_bits, "kv_group_size": arguments.kv_group_size}

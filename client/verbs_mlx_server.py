@@ -1,0 +1,56 @@
+"""The verb `mlx-server`: mlx-lm's OpenAI server, with a prompt cache that outlives it."""
+
+from __future__ import annotations
+
+from typing import Annotated, NoReturn
+
+import typer
+
+from .endpoint import DEFAULT_PORT, Endpoint
+from .plan import AUTO
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def mlx_server(
+    context: typer.Context,
+    store: Annotated[
+        str,
+        typer.Option(envvar="PIONKV_URL", help="Where prompts are stored: redis://, rediss:// or unix://."),
+    ] = f"redis://127.0.0.1:{DEFAULT_PORT}",
+    store_format: Annotated[
+        str, typer.Option(help="Format of the stored rows; auto restores the same bits.")
+    ] = AUTO,
+    store_deadline: Annotated[
+        float, typer.Option(help="Seconds that a restore, or a publication, may take in all.", min=0.01)
+    ] = 10.0,
+) -> None:
+    """Run mlx-lm's OpenAI server; its prompt cache is kept in a store, outlives it and is shared.
+
+    All other options are those of mlx_lm.server and go to it, such as --model, --host and --port (of HTTP);
+    `pionkv mlx-server -- --help` lists them.
+    """
+    from .demo.blas import preload_blas
+
+    try:
+        Endpoint.from_url(store)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--store") from error
+    # Before mlx is imported: it has to find the BLAS that was loaded first.
+    preload_blas()
+    try:
+        from .mlx_server import SeamMoved, serve
+    except ModuleNotFoundError as error:
+        _end(f"{error}; install pionkv[mlx]")
+    try:
+        serve(context.args, {"url": store, "vquant": store_format, "deadline": store_deadline})
+    except SeamMoved as error:
+        _end(str(error))
+
+
+mlx_server.context_settings = PASSED_ON  # type: ignore[attr-defined]
+
+
+def _end(reason: str) -> NoReturn:
+    typer.echo(f"pionkv: {reason}", err=True)
+    raise typer.Exit(1)
