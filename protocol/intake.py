@@ -229,7 +229,7 @@ class Intake:
         body.advance(count)
 
     def _body_step(self) -> NeedDataType | BulkMore | None:
-        """Go on with the open body; None when it and its CRLF are complete."""
+        """Go on with the open body; None when it and what ends it are complete."""
         body = self._body
         assert body is not None
         if not body.answered:
@@ -240,10 +240,14 @@ class Intake:
             body.remaining -= count
         if body.remaining:
             return NEED_DATA if body.discarded or body.room() else body.ask_for_more()
+        return None if self._after_body() else NEED_DATA
+
+    def _after_body(self) -> bool:
+        """Take what must stand after a body; False when it has not arrived."""
         if not self._crlf_at(self._head):
-            return NEED_DATA
+            return False
         self._head += 2
-        return None
+        return True
 
     def _close_body(self) -> memoryview | Body:
         body, self._body = self._body, None

@@ -19,7 +19,8 @@ from .acl.users import UsersError
 from .commands import make_dispatcher
 from .config import Settings
 from .connection import Connection
-from .listening import EXIT_FAILURE, ListenError, Listeners, announce
+from .framed import FrameConnection
+from .listening import EXIT_FAILURE, ListenError, Listeners, Ports, announce
 from .metrics import Every
 from .place import Place
 from .service import Service
@@ -62,7 +63,7 @@ class App:
         self._sites: list[Site] = []
 
     async def start(self) -> None:
-        """Bind and accept. `service.tcp_port` and `service.tls_port` are the real ports from then on.
+        """Bind and accept. `service.ports` are the real ports from then on.
 
         Raises:
             ListenError: A port or the socket path is taken or not allowed.
@@ -70,10 +71,15 @@ class App:
         """
         self.service.users.insist(self.service.settings.password)
         self._listeners = Listeners(self.service.settings)
-        await self.accept(self._listeners.tcp(), self._listeners.tls(), self._listeners.unix)
+        listeners = self._listeners
+        await self.accept(listeners.tcp(), listeners.tls(), listeners.binary(), listeners.unix)
 
     async def accept(
-        self, tcp: Sequence[socket.socket], tls: Sequence[socket.socket], unix: socket.socket | None
+        self,
+        tcp: Sequence[socket.socket],
+        tls: Sequence[socket.socket],
+        binary: Sequence[socket.socket],
+        unix: socket.socket | None,
     ) -> None:
         """Accept connections from sockets that listen already.
 
@@ -81,24 +87,16 @@ class App:
             TlsError: The certificate, or what it is checked with, cannot be used.
         """
         service = self.service
-        backlog = service.settings.backlog
         context = context_of(service.settings)
-        for listener in tcp:
-            self._servers.append(await self.loop.create_server(self._connect, sock=listener, backlog=backlog))
-        for listener in tls:
-            server = await self.loop.create_server(
-                self._connect,
-                sock=listener,
-                backlog=backlog,
-                ssl=context,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
-            )
-            self._servers.append(server)
-        service.tcp_port, service.tls_port = _port(tcp), _port(tls)
+        await self._accept_from(tcp, self._connect, None)
+        await self._accept_from(tls, self._connect, context)
+        over_tls = service.settings.binary_over_tls
+        await self._accept_from(binary, self._connect_framed, context if over_tls else None)
+        service.ports = Ports(_port(tcp), _port(tls), _port(binary))
         if unix is not None:
             # From 3.13 on whoever closes a Unix socket removes its path, unless told that others use it.
             keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+            backlog = service.settings.backlog
             server = await self.loop.create_unix_server(self._connect, sock=unix, backlog=backlog, **keep)
             self._servers.append(server)
         await self._open_sites(context)
@@ -107,6 +105,23 @@ class App:
         self._timers.append(Every(self.loop, TICK_SECONDS, self._tick))
         if self.service.place.workers > 1:
             self._timers.append(Every(self.loop, FLUSH_SECONDS, self.service.sums.flush))
+
+    async def _accept_from(
+        self,
+        listeners: Sequence[socket.socket],
+        connect: Callable[[], Connection],
+        context: ssl.SSLContext | None,
+    ) -> None:
+        """Accept what connects to one port, with TLS where there is a context."""
+        secured: dict[str, Any] = {}
+        if context is not None:
+            secured["ssl"] = context
+            secured["ssl_handshake_timeout"] = HANDSHAKE_SECONDS
+            secured["ssl_shutdown_timeout"] = SHUTDOWN_SECONDS
+        backlog = self.service.settings.backlog
+        for listener in listeners:
+            server = await self.loop.create_server(connect, sock=listener, backlog=backlog, **secured)
+            self._servers.append(server)
 
     async def _open_sites(self, context: ssl.SSLContext | None) -> None:
         """Open the HTTP ports that are asked for: the first worker shows the numbers of all."""
@@ -185,6 +200,9 @@ class App:
     def _connect(self) -> Connection:
         return Connection(self.service, self._dispatcher)
 
+    def _connect_framed(self) -> Connection:
+        return FrameConnection(self.service, self._dispatcher)
+
     def look_at_users(self) -> None:
         """Take over what other processes have changed about users; what cannot be read changes nothing."""
         try:
@@ -219,7 +237,7 @@ async def _serve_alone(settings: Settings) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             app.loop.add_signal_handler(number, app.signalled)
         await app.start()
-        announce(settings, app.service.tcp_port, app.service.tls_port)
+        announce(settings, app.service.ports)
         await app.serve()
         logs.logger().info("stopped")
 

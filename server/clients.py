@@ -23,7 +23,7 @@ UNCOUNTED = ("qbuf", "qbuf-free", "argv-mem", "obl", "oll", "omem", "tot-mem")
 """Memory of one connection, not counted here. Older releases of redis-py fail where a name is missing."""
 
 
-TCP, UNIX = "tcp", "unix"
+TCP, UNIX, BINARY = "tcp", "unix", "binary"
 
 
 class ReplyMode(Enum):

@@ -113,6 +113,12 @@ class Settings:
         "whether TLS clients need a certificate: yes, no, or optional (checked where it is given)",
         _one_of(("yes", "no", "optional")),
     )
+    binary_port: int = _setting(
+        -1,
+        "TCP port of the binary lane, by custom the port and 1; with TLS where tls_port is the only port; "
+        "0 picks a free one, -1: none",
+        _within(-1, 65535),
+    )
     unix_socket: Path | None = _setting(
         None, "also listen on this Unix socket (mode 0700)", Path, redis="unixsocket"
     )
@@ -185,6 +191,11 @@ class Settings:
         "info", "least severe message that is logged", _one_of(LOG_LEVELS), redis="loglevel"
     )
     log_format: str = _setting("console", "console or json, on standard error", _one_of(LOG_FORMATS))
+
+    @property
+    def binary_over_tls(self) -> bool:
+        """Whether the binary lane speaks TLS: where nothing else over TCP goes without."""
+        return self.port < 0 <= self.tls_port
 
     def printable(self) -> dict[str, str]:
         """Every setting as text, secrets masked."""

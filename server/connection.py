@@ -13,16 +13,17 @@ import os
 import socket
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError, ProtocolError
+from pionkv.protocol.frames import FrameParser, Refusal
 from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestParser
 
 from . import eager
 from .admission import admit, check_permission, turned_away
 from .arguments import Argument
-from .clients import TCP, Client, ReplyMode, lane_of, read_addresses
+from .clients import Client, ReplyMode, lane_of, read_addresses
 from .dispatch import Dispatcher, Entry, Slow
 from .errors import describe
 from .keyed import send
@@ -50,13 +51,23 @@ DRAIN = memoryview(bytearray(1 << 16))
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Drives one `RequestParser` from a transport and runs what it yields."""
+    """Drives one parser from a transport and runs what it yields.
+
+    Attributes:
+        lane: How its bytes are counted; empty: as the transport's.
+        parser_type: What reads the commands.
+        output_type: What writes the replies.
+    """
+
+    lane: ClassVar[str] = ""
+    parser_type: ClassVar[type[RequestParser | FrameParser]] = RequestParser
+    output_type: ClassVar[type[Output]] = Output
 
     def __init__(self, service: Service, dispatcher: Dispatcher) -> None:
         self._service = service
         self._dispatcher = dispatcher
-        self._parser = RequestParser(service.limits, authenticated=False)
-        self._out = Output(service.loop, service.metrics)
+        self._parser = self.parser_type(service.limits, authenticated=False)
+        self._out = self.output_type(service.loop, service.metrics)
         self._transport: asyncio.Transport | None = None
         self._receivers: dict[int, Receiver] = {}
         """Large arguments of the command that is arriving or running, by position."""
@@ -70,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         """They are run at the end of this turn, with those of others."""
         self._held: Taken | BulkStart | None = None
         """What has to wait until they are answered."""
-        self._lane = TCP
+        self._lane = self.lane
         self._input_over = False
         self._ended = False
         self._unheard: int | None = None
@@ -84,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register, or refuse when the server is full."""
         self._transport = cast(asyncio.Transport, transport)
-        self._lane = lane_of(self._transport)
+        self._lane = self.lane or lane_of(self._transport)
         self._out.attach(self._transport, self._lane)
         self._service.metrics.connections += 1
         read_addresses(self.client, self._transport)
@@ -257,6 +268,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._take(self._words(event.args) if self._receivers else event.args)  # type: ignore[arg-type]
             elif isinstance(event, Taken):
                 self._run(*event)
+            elif isinstance(event, Refusal):
+                self._run([], None, event.error)
             elif isinstance(event, BulkStart):
                 if not self._settle():
                     self._held = event

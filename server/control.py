@@ -39,6 +39,7 @@ class Setup:
         counters: Handle of the shared counters.
         tcp: Handles of the sockets to accept from.
         tls: Handles of those that speak TLS.
+        binary: Handles of those of the binary lane.
         unix: Handle of the Unix socket, or None.
     """
 
@@ -50,6 +51,7 @@ class Setup:
     counters: int
     tcp: list[int]
     tls: list[int]
+    binary: list[int]
     unix: int | None
 
     def message(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from . import logs
 from .config import Settings
@@ -106,8 +107,16 @@ class PortSockets:
         return listener
 
 
+class Ports(NamedTuple):
+    """The real ports of a server; -1: there is none of the kind. In the order of the ready line."""
+
+    tcp: int = -1
+    tls: int = -1
+    binary: int = -1
+
+
 class Listeners:
-    """The sockets of one server: its plain port, its TLS port and its Unix socket, each where it is wanted.
+    """The sockets of one server: plain port, TLS port, binary lane and Unix socket, each where it is wanted.
 
     Args:
         settings: What to listen on.
@@ -118,19 +127,18 @@ class Listeners:
 
     def __init__(self, settings: Settings) -> None:
         self._path = settings.unix_socket
-        self._plain: PortSockets | None = None
-        self._tls: PortSockets | None = None
+        self._of: dict[str, PortSockets] = {}
+        """By the field of `Ports`."""
         self._unix: socket.socket | None = None
-        backlog, workers = settings.backlog, settings.workers
-        if settings.port < 0 and settings.tls_port < 0 and self._path is None:
+        wanted = Ports(settings.port, settings.tls_port, settings.binary_port)
+        if wanted.tcp < 0 and wanted.tls < 0 and self._path is None:
             raise ListenError("nothing to listen on: port and tls_port are -1, and there is no unix_socket")
         try:
-            if settings.port >= 0:
-                self._plain = PortSockets(settings.host, settings.port, backlog, workers)
-            if settings.tls_port >= 0:
-                self._tls = PortSockets(settings.host, settings.tls_port, backlog, workers)
+            for kind, port in wanted._asdict().items():
+                if port >= 0:
+                    self._of[kind] = PortSockets(settings.host, port, settings.backlog, settings.workers)
             if self._path is not None:
-                self._unix = _bind_unix(self._path, backlog)
+                self._unix = _bind_unix(self._path, settings.backlog)
         except OSError as error:
             self.close()
             raise ListenError(f"cannot listen on {self._path}: {error.strerror or error}") from error
@@ -140,11 +148,15 @@ class Listeners:
 
     def tcp(self, worker: int = 0) -> list[socket.socket]:
         """The sockets of the plain port that a worker accepts from."""
-        return [] if self._plain is None else self._plain.of(worker)
+        return self._sockets("tcp", worker)
 
     def tls(self, worker: int = 0) -> list[socket.socket]:
         """The sockets of the TLS port that a worker accepts from."""
-        return [] if self._tls is None else self._tls.of(worker)
+        return self._sockets("tls", worker)
+
+    def binary(self, worker: int = 0) -> list[socket.socket]:
+        """The sockets of the binary lane that a worker accepts from."""
+        return self._sockets("binary", worker)
 
     @property
     def unix(self) -> socket.socket | None:
@@ -152,30 +164,26 @@ class Listeners:
         return self._unix
 
     @property
-    def port(self) -> int:
-        """The real plain port; -1: there is none."""
-        return -1 if self._plain is None else self._plain.port
-
-    @property
-    def tls_port(self) -> int:
-        """The real TLS port; -1: there is none."""
-        return -1 if self._tls is None else self._tls.port
+    def ports(self) -> Ports:
+        """The real ports."""
+        return Ports(**{kind: sockets.port for kind, sockets in self._of.items()})
 
     def give_up(self, worker: int) -> None:
         """Nobody accepts for this worker for a while."""
-        for sockets in (self._plain, self._tls):
-            if sockets is not None:
-                sockets.give_up(worker)
+        for sockets in self._of.values():
+            sockets.give_up(worker)
 
     def close(self) -> None:
         """Close every socket, and remove the Unix socket's path."""
-        for sockets in (self._plain, self._tls):
-            if sockets is not None:
-                sockets.close()
+        for sockets in self._of.values():
+            sockets.close()
         if self._unix is not None and self._path is not None:
             self._unix.close()
             self._unix = None
             self._path.unlink(missing_ok=True)
+
+    def _sockets(self, kind: str, worker: int) -> list[socket.socket]:
+        return self._of[kind].of(worker) if kind in self._of else []
 
 
 def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
@@ -219,18 +227,17 @@ def _remove_dead_socket(path: Path) -> None:
     raise OSError(errno.EADDRINUSE, f"{path}: a server listens here already")
 
 
-def addresses(settings: Settings, port: int, tls_port: int) -> str:
-    """Where clients connect, as the ready line shows it; a port of -1 is none."""
+def addresses(settings: Settings, ports: Ports) -> str:
+    """Where clients connect, as the ready line shows it."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    ports = {"tcp": port, "tls": tls_port}
-    found = [f"{kind}://{host}:{number}" for kind, number in ports.items() if number >= 0]
+    found = [f"{kind}://{host}:{number}" for kind, number in ports._asdict().items() if number >= 0]
     if settings.unix_socket:
         found.append(f"unix://{settings.unix_socket}")
     return " ".join(found)
 
 
-def announce(settings: Settings, port: int, tls_port: int) -> None:
+def announce(settings: Settings, ports: Ports) -> None:
     """Say, on standard output and in the log, that clients may connect."""
-    address = addresses(settings, port, tls_port)
+    address = addresses(settings, ports)
     print(f"pionkv ready on {address}", flush=True)
     logs.logger().info("ready", address=address, data=str(settings.data_dir), pid=os.getpid())

@@ -19,6 +19,7 @@ from .acl.users import Users
 from .buffers import ChunkPool, SpoolPool
 from .config import Settings, changed
 from .exporting import Exports
+from .listening import Ports
 from .metrics import LoopLag
 from .misses import NO_MATCH, Misses
 from .monitor import Monitors
@@ -91,8 +92,7 @@ class Service:
         self.exports = Exports(settings.data_dir / "export", self.place.number)
         self.no_connections = asyncio.Event()
         self.no_connections.set()
-        self.tcp_port = 0
-        self.tls_port = -1
+        self.ports = Ports()
         self.http_port = 0
         self.metrics_port = 0
         self.stopping = False

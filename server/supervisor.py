@@ -99,7 +99,7 @@ class Supervisor:
         await asyncio.wait((everyone, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not self._stop.is_set():
             self._serving = True
-            announce(self._settings, self._listeners.port, self._listeners.tls_port)
+            announce(self._settings, self._listeners.ports)
             await stopping
         everyone.cancel()
         self._listeners.close()
@@ -190,7 +190,8 @@ class Supervisor:
         setup = self._setup(slot)
         ours, theirs = socket.socketpair()
         with theirs:
-            handles = [setup.counters, *setup.tcp, *setup.tls, *([] if setup.unix is None else [setup.unix])]
+            handles = [setup.counters, *setup.tcp, *setup.tls, *setup.binary]
+            handles += [] if setup.unix is None else [setup.unix]
             slot.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "pionkv.server.worker", str(theirs.fileno()), str(self._lifeline)),
@@ -239,6 +240,7 @@ class Supervisor:
             counters=self._counters.handle,
             tcp=[listener.fileno() for listener in self._listeners.tcp(slot.number)],
             tls=[listener.fileno() for listener in self._listeners.tls(slot.number)],
+            binary=[listener.fileno() for listener in self._listeners.binary(slot.number)],
             unix=None if unix is None else unix.fileno(),
         )
 

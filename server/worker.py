@@ -52,14 +52,19 @@ async def _serve(end: socket.socket) -> None:
         app = App(settings, store, place, request_stop=lambda: control.send(channel.STOP))
         app.loop.add_signal_handler(signal.SIGTERM, app.stop)
         await app.accept(
-            [socket.socket(fileno=handle) for handle in setup.tcp],
-            [socket.socket(fileno=handle) for handle in setup.tls],
+            _sockets(setup.tcp),
+            _sockets(setup.tls),
+            _sockets(setup.binary),
             None if setup.unix is None else socket.socket(fileno=setup.unix),
         )
         control.send(channel.READY)
         obeying = asyncio.ensure_future(_obey(control, app))
         await app.serve()
         obeying.cancel()
+
+
+def _sockets(handles: list[int]) -> list[socket.socket]:
+    return [socket.socket(fileno=handle) for handle in handles]
 
 
 async def _obey(control: Control, app: App) -> None:

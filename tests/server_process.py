@@ -11,6 +11,7 @@ from pathlib import Path
 
 READY = re.compile(
     r"pionkv ready on (tcp|tls)://(?P<host>\S+):(?P<port>\d+)(?: tls://\S+:(?P<tls_port>\d+))?"
+    r"(?: binary://\S+:(?P<binary_port>\d+))?"
 )
 START_SECONDS = 60
 STOP_SECONDS = 60
@@ -22,6 +23,7 @@ class ServerProcess:
     Attributes:
         port: Its TCP port; another one after each `start`, the same after `restart`.
         tls_port: Its TLS port, if it has one beside.
+        binary_port: That of the binary lane, if it has one.
         data_dir: Where it keeps everything.
         errors: File that holds what it wrote on standard error.
     """
@@ -36,7 +38,7 @@ class ServerProcess:
         self.program = program
         self.errors = data_dir.with_suffix(".log")
         self.flags = flags
-        self.port = self.tls_port = 0
+        self.port = self.tls_port = self.binary_port = 0
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -61,6 +63,7 @@ class ServerProcess:
             raise AssertionError(f"no ready line but {line!r}; {self.errors.read_text()}")
         self.port = int(match["port"])
         self.tls_port = int(match["tls_port"] or 0)
+        self.binary_port = int(match["binary_port"] or 0)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop; its exit code."""

@@ -128,7 +128,7 @@ class LocalServer:
     @property
     def port(self) -> int:
         assert self.app is not None
-        return self.app.service.tcp_port
+        return self.app.service.ports.tcp
 
     def call(self, function: Callable[[App], Any]) -> Any:
         """Run a function in the server's thread; its result."""
