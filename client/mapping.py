@@ -11,7 +11,9 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pionkv.kernels.formats import LayerSpec, format_by_tag
@@ -23,6 +25,15 @@ _MAGIC = b"PIONPAGE"
 _VERSION = 1
 _SIDE, _RUN = struct.Struct("<HBBIIII"), struct.Struct("<IIQ")
 _HEADER = struct.Struct("<8sIIQ")
+
+Run = tuple[int, int, memoryview]
+"""Rows: the first of them, one past the last, their bytes."""
+Part = tuple[Landing, Sequence[Run]]
+
+MOST_THREADS = 4
+"""Threads that take rows at a time: no more of them are needed to use up the memory's speed."""
+BYTES_A_THREAD = 4 << 20
+"""A thread that moves fewer bytes does not pay."""
 
 
 class NotMapped(StoreError):
@@ -110,7 +121,12 @@ def _sides(told: memoryview) -> Iterator[Side]:
         runs = (_RUN.unpack_from(told, position + number * _RUN.size) for number in range(count))
         places = tuple((file, offset, rows) for file, rows, offset in runs)
         position += count * _RUN.size
-        yield Side(layer, side, LayerSpec(format_by_tag(tag).name, dim, rope, head), places)
+        yield Side(layer, side, _spec(tag, dim, rope, head), places)
+
+
+@lru_cache(maxsize=64)
+def _spec(tag: int, dim: int, rope: int, head: int) -> LayerSpec:
+    return LayerSpec(format_by_tag(tag).name, dim, rope, head)
 
 
 def fill(
@@ -132,10 +148,29 @@ def fill(
     """
     _check(found, specs, tokens)
     with _Files(found.files) as files:
-        for side, spec, landing in zip(found.sides, specs, landings, strict=True):
-            for number, offset, start, end in _parts(side, first, tokens):
-                length = (end - start) * spec.row_bytes
-                landing.fill(start, end, files.view(number, offset, length))
+        parts = [
+            (landing, [files.part(*part) for part in _parts(side, spec.row_bytes, first, tokens)])
+            for side, spec, landing in zip(found.sides, specs, landings, strict=True)
+        ]
+        _take_all(parts)
+
+
+def _take_all(parts: Sequence[Part]) -> None:
+    """Fill every landing; several at a time where there are enough bytes."""
+    nbytes = sum(rows.nbytes for _, runs in parts for _, _, rows in runs)
+    threads = max(1, min(MOST_THREADS, os.cpu_count() or 1, nbytes // BYTES_A_THREAD))
+    ours, *others = (parts[number::threads] for number in range(threads))
+    with ThreadPoolExecutor(MOST_THREADS, "pionkv rows") as pool:
+        begun = [pool.submit(_take, share) for share in others]
+        _take(ours)
+        for each in begun:
+            each.result()
+
+
+def _take(parts: Sequence[Part]) -> None:
+    for landing, runs in parts:
+        for start, end, rows in runs:
+            landing.fill(start, end, rows)
 
 
 def _check(found: PrefixMap, specs: Sequence[LayerSpec], tokens: int) -> None:
@@ -149,13 +184,13 @@ def _check(found: PrefixMap, specs: Sequence[LayerSpec], tokens: int) -> None:
         raise BadReply("KV.PREFIX.MAP names other rows than it counts")
 
 
-def _parts(side: Side, first: int, tokens: int) -> Iterator[tuple[int, int, int, int]]:
-    """File, offset, first row and end of each run, within rows `first` to `tokens - 1`."""
+def _parts(side: Side, row_bytes: int, first: int, tokens: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """File, offset, length, first row and end of each run, within rows `first` to `tokens - 1`."""
     position = 0
     for number, offset, count in side.places:
         start, end = max(first, position), min(tokens, position + count)
         if start < end:
-            yield number, offset + (start - position) * side.spec.row_bytes, start, end
+            yield number, offset + (start - position) * row_bytes, (end - start) * row_bytes, start, end
         position += count
 
 
@@ -173,8 +208,8 @@ class _Files:
         # Views of them may still be referenced by a traceback; then they go with it.
         self._maps.clear()
 
-    def view(self, number: int, offset: int, length: int) -> memoryview:
-        """Bytes of a file."""
+    def part(self, number: int, offset: int, length: int, start: int, end: int) -> Run:
+        """Rows `start` to `end - 1`: so many bytes of a file, from `offset` on."""
         if not 0 <= number < len(self._files):
             raise BadReply(f"file {number} of {len(self._files)}")
         found = self._maps.get(number)
@@ -182,7 +217,7 @@ class _Files:
             found = self._maps[number] = _map(self._files[number])
         if not 0 <= offset <= offset + length <= len(found):
             raise BadReply(f"bytes {offset} to {offset + length} of a page of {len(found)}")
-        return memoryview(found)[offset : offset + length]
+        return start, end, memoryview(found)[offset : offset + length]
 
 
 def _map(file: File) -> mmap.mmap:

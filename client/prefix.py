@@ -20,7 +20,7 @@ from .mapping import NotMapped, PrefixMap, fill
 from .plan import Attached, Plan
 from .requests import Name
 from .route import Route
-from .rows import Landing, Memory, landing
+from .rows import Landing, landings
 
 BULK_BYTES = 64 * 1024 * 1024
 """Longest run of rows in one bulk string; servers accept 512 MiB."""
@@ -108,23 +108,18 @@ def _rows(
 ) -> list[Any]:
     """The arrays of all layers kept as rows: k0 v0 k1 v1 and so on."""
     if route.maps:
-        landings = _landings(shape, tokens, in_turn=True)
-        if _map(lane, deadline, namespace, shape, tokens, landings, route):
-            return [each.array() for each in landings]
-    cut = list(runs(0, tokens, max(spec.row_bytes for spec in shape.specs)))
-    landings = _landings(shape, tokens, in_turn=len(cut) == 1)
-    for start, end in cut:
-        _fetch(lane, deadline, namespace, shape.specs, landings, start, end)
-    return [each.array() for each in landings]
+        arriving = _landings(shape, tokens)
+        if _map(lane, deadline, namespace, shape, tokens, arriving, route):
+            return [each.array() for each in arriving]
+    arriving = _landings(shape, tokens)
+    for start, end in runs(0, tokens, max(spec.row_bytes for spec in shape.specs)):
+        _fetch(lane, deadline, namespace, shape.specs, arriving, start, end)
+    return [each.array() for each in arriving]
 
 
-def _landings(shape: Shape, tokens: int, *, in_turn: bool) -> list[Landing]:
-    memory = Memory(in_turn=in_turn)
-    return [
-        landing(side, spec, tokens, memory, shape.attached)
-        for layer, specs in zip(shape.layout.rows, _pairs(shape.specs), strict=True)
-        for side, spec in zip((layer.keys, layer.values), specs, strict=True)
-    ]
+def _landings(shape: Shape, tokens: int) -> Sequence[Landing]:
+    sides = [side for layer in shape.layout.rows for side in (layer.keys, layer.values)]
+    return landings(list(zip(sides, shape.specs, strict=True)), tokens, shape.attached)
 
 
 def _map(
@@ -133,7 +128,7 @@ def _map(
     namespace: Name,
     shape: Shape,
     tokens: int,
-    landings: Sequence[Landing],
+    arriving: Sequence[Landing],
     route: Route,
 ) -> bool:
     """Take all rows from the server's files; whether that could be done."""
@@ -142,7 +137,7 @@ def _map(
         found = PrefixMap.parse(lane.receive(deadline))
         if found is None:
             raise NotStored("dropped a moment ago")
-        fill(found, shape.specs, landings, 0, tokens)
+        fill(found, shape.specs, arriving, 0, tokens)
     except ServerRefused as error:
         # It is elsewhere, or does not know the command: it will not learn it.
         route.maps, route.not_mapped = False, str(error)
@@ -166,10 +161,6 @@ def _states(lane: Lane, deadline: Deadline, namespace: Name, layout: ModelLayout
         for index, blob in zip(layout.state_caches, blobs, strict=True)
         if isinstance(blob, bytes)
     ]
-
-
-def _pairs(specs: Sequence[LayerSpec]) -> Iterator[tuple[LayerSpec, LayerSpec]]:
-    return zip(specs[::2], specs[1::2], strict=True)
 
 
 def _check_stored(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, ids: Sequence[int]) -> None:
@@ -217,26 +208,26 @@ def _fetch(
     deadline: Deadline,
     namespace: Name,
     specs: Sequence[LayerSpec],
-    landings: Sequence[Landing],
+    arriving: Sequence[Landing],
     start: int,
     end: int,
 ) -> None:
     """One run of rows of everything; a landing is told of its rows when the next one's are about to come."""
 
     def place(index: int, length: int) -> memoryview:
-        if index >= len(landings):
-            raise BadReply(f"more than {len(landings)} runs of rows")
+        if index >= len(arriving):
+            raise BadReply(f"more than {len(arriving)} runs of rows")
         if index:
-            landings[index - 1].landed(start, end)
+            arriving[index - 1].landed(start, end)
         if length != (end - start) * specs[index].row_bytes:
             raise BadReply(f"{length} bytes for {end - start} rows of {specs[index].row_bytes}")
-        return landings[index].place(start, end)
+        return arriving[index].place(start, end)
 
     lane.send(requests.fetch_all(namespace, start, end, "RAW"), deadline)
     count = lane.receive_rows(place, deadline)
-    if count != len(landings):
-        raise BadReply(f"{count} runs of rows where {len(landings)} were expected")
-    landings[-1].landed(start, end)
+    if count != len(arriving):
+        raise BadReply(f"{count} runs of rows where {len(arriving)} were expected")
+    arriving[-1].landed(start, end)
 
 
 def runs(first: int, end: int, row_bytes: int) -> Iterator[tuple[int, int]]:

@@ -5,10 +5,8 @@ A row on the wire is one token, ``heads × head_dim`` elements; a cache keeps ``
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -17,16 +15,13 @@ from mlx_lm.models.cache import KVCache
 from pionkv.kernels import Heads, LayerSpec, unpack
 from pionkv.kernels.formats import Element
 
+from .blank import Blank, blanks
 from .errors import BadReply
 from .layout import DTYPES, CacheLayout, SideLayout
 from .plan import Attached, Plan
 
 # Element types as the buffer protocol can show them: it has no bfloat16.
-_NUMPY: dict[Element, np.dtype[Any]] = {
-    Element.F32: np.dtype("<f4"),
-    Element.F16: np.dtype("<f2"),
-    Element.BF16: np.dtype("<u2"),
-}
+_SHOWN = {Element.F32: mx.float32, Element.F16: mx.float16, Element.BF16: mx.uint16}
 
 
 class Landing(Protocol):
@@ -39,7 +34,7 @@ class Landing(Protocol):
         """Say that those rows have been written there."""
 
     def fill(self, start: int, end: int, rows: memoryview) -> None:
-        """Take those rows from where they are instead."""
+        """Take those rows from where they are instead. Other landings may be filled meanwhile."""
 
     def array(self) -> Any:
         """The whole side, ``[1, heads, tokens or more, head_dim]`` in the model's element type.
@@ -48,15 +43,26 @@ class Landing(Protocol):
         """
 
 
-def landing(
-    side: SideLayout, spec: LayerSpec, tokens: int, memory: Memory, attached: Attached | None
-) -> Landing:
-    """A landing of the kind that the format needs."""
+def landings(
+    sides: Sequence[tuple[SideLayout, LayerSpec]], tokens: int, attached: Attached | None
+) -> Sequence[Landing]:
+    """A landing for each side, of the kind that its format needs. Not one of its rows is there yet."""
+    scratch = Scratch()
+    made = [_kind(side, spec, tokens, scratch, attached) for side, spec in sides]
+    arrays = iter(blanks([each for landing in made for each in landing.blanks]))
+    for landing in made:
+        landing.take([next(arrays) for _ in landing.blanks])
+    return made
+
+
+def _kind(
+    side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch, attached: Attached | None
+) -> _Filled:
     if attached is not None:
-        return _Attached(side, spec, tokens, attached, memory.arriving)
+        return _Attached(side, spec, tokens, scratch, attached)
     if spec.verbatim_element is None:
-        return _Packed(side, spec, tokens, side.element, memory)
-    return _Verbatim(side, spec, tokens, spec.verbatim_element, memory)
+        return _Packed(side, spec, tokens, scratch, side.element)
+    return _Verbatim(side, spec, tokens, scratch, spec.verbatim_element)
 
 
 def room(tokens: int) -> int:
@@ -78,29 +84,35 @@ class Scratch:
         return self._bytes.data[:length]
 
 
-class Memory:
-    """Memory that the landings of one prefix share.
+class _Filled(ABC):
+    """Rows are put where they belong in arrays of mlx, from scratch memory or from where they lie.
 
-    Args:
-        in_turn: Whether each of them gets all its rows before the next one gets any.
+    Attributes:
+        blanks: What arrays it needs.
     """
 
-    def __init__(self, *, in_turn: bool) -> None:
-        self.arriving = Scratch()
-        self._in_turn = Scratch() if in_turn else None
+    blanks: tuple[Blank, ...]
 
-    def ordered(self, length: int) -> memoryview:
-        """So many writable bytes for the rows of one landing, until it has all of them."""
-        return np.empty(length, np.uint8).data if self._in_turn is None else self._in_turn.take(length)
-
-
-class _Scratched(ABC):
-    """Rows are received into scratch memory and taken from there."""
-
-    def __init__(self, spec: LayerSpec, scratch: Scratch) -> None:
+    def __init__(self, side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch) -> None:
+        self._side = side
         self._spec = spec
+        self._tokens = tokens
         self._scratch = scratch
         self._arrived = memoryview(b"")
+        self._held = 0
+        self._arrays: list[mx.array] = []
+
+    @abstractmethod
+    def take(self, arrays: list[mx.array]) -> None:
+        """Get the arrays, as `blanks` asks for them."""
+
+    @abstractmethod
+    def _put(self, start: int, end: int, rows: memoryview) -> None:
+        """Put rows where they belong."""
+
+    @abstractmethod
+    def _finished(self) -> Any:
+        """What `array` returns."""
 
     def place(self, start: int, end: int) -> memoryview:
         self._arrived = self._scratch.take((end - start) * self._spec.row_bytes)
@@ -109,62 +121,45 @@ class _Scratched(ABC):
     def landed(self, start: int, end: int) -> None:
         self.fill(start, end, self._arrived)
 
-    @abstractmethod
-    def fill(self, start: int, end: int, rows: memoryview) -> None:
-        """Take rows from where they lie."""
-
-
-class _Unpacked(_Scratched):
-    """Rows become one array of elements, with room to grow."""
-
-    def __init__(
-        self, side: SideLayout, spec: LayerSpec, tokens: int, element: Element, memory: Memory
-    ) -> None:
-        super().__init__(spec, memory.arriving)
-        self._side = side
-        self._tokens = tokens
-        self._element = element
-        self._memory = memory
-        self._held = 0
-        self._array: mx.array | None = None
-
     def fill(self, start: int, end: int, rows: memoryview) -> None:
         self._put(start, end, rows)
         self._held += end - start
-        if self._held == self._tokens:
-            # Copied here: memory of its own is touched once, and not by another thread.
-            self._array = mx.array(self._target[None])
-            del self._target
 
-    def array(self) -> mx.array:
-        if self._array is None:
+    def array(self) -> Any:
+        if self._held != self._tokens:
             raise BadReply(f"{self._held} of {self._tokens} rows came")
-        array = self._array.view(DTYPES[self._element])
+        return self._finished()
+
+
+class _Unpacked(_Filled):
+    """Rows become one array of elements, with room to grow."""
+
+    def __init__(
+        self, side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch, element: Element
+    ) -> None:
+        super().__init__(side, spec, tokens, scratch)
+        self._element = element
+        self.blanks = (((1, side.heads, room(tokens), side.head_dim), _SHOWN[element]),)
+
+    def take(self, arrays: list[mx.array]) -> None:
+        self._arrays = arrays
+        self._target = np.array(arrays[0], copy=False)[0]
+
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
+        super().fill(start, end, rows)
+        if end == self._tokens:
+            self._target[:, end:] = 0
+
+    def _finished(self) -> mx.array:
+        array = self._arrays[0].view(DTYPES[self._element])
         return array if self._element is self._side.element else array.astype(DTYPES[self._side.element])
-
-    @abstractmethod
-    def _put(self, start: int, end: int, rows: memoryview) -> None:
-        """Put rows in order."""
-
-    @cached_property
-    def _target(self) -> np.ndarray[Any, Any]:
-        """Where the rows are put in order: ``(heads, tokens and room, head_dim)``."""
-        shape = (self._side.heads, room(self._tokens), self._side.head_dim)
-        dtype = _NUMPY[self._element]
-        length = math.prod(shape) * dtype.itemsize
-        target = np.frombuffer(self._memory.ordered(length), dtype).reshape(shape)
-        target[:, self._tokens :] = 0
-        return target
 
 
 class _Verbatim(_Unpacked):
     """Elements are stored as they are."""
 
     def _put(self, start: int, end: int, rows: memoryview) -> None:
-        shape = (end - start, self._side.heads, self._side.head_dim)
-        source = np.frombuffer(rows, self._target.dtype).reshape(shape)
-        for head, target in enumerate(self._target):
-            target[start:end] = source[:, head]
+        _spread(rows, self._spec.row_bytes, 0, self._target[:, start:end])
 
 
 class _Packed(_Unpacked):
@@ -178,41 +173,45 @@ class _Packed(_Unpacked):
         unpack(self._spec, rows, end - start, self._element, target, layout=layout)
 
 
-class _Attached(_Scratched):
+class _Attached(_Filled):
     """Elements stay coded: rows are cut into codes, scales and biases."""
 
     def __init__(
-        self, side: SideLayout, spec: LayerSpec, tokens: int, attached: Attached, scratch: Scratch
+        self, side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch, attached: Attached
     ) -> None:
-        super().__init__(spec, scratch)
-        self._side = side
-        self._attached = attached
-        self._rows = np.empty((tokens, spec.row_bytes), np.uint8)
+        super().__init__(side, spec, tokens, scratch)
+        codes = side.head_dim * attached.bits // (8 * mx.uint32.size)
+        scales = ((1, side.heads, tokens, side.head_dim // attached.group_size), mx.float16)
+        self.blanks = (((1, side.heads, tokens, codes), mx.uint32), scales, scales)
 
-    def fill(self, start: int, end: int, rows: memoryview) -> None:
-        self._rows[start:end] = np.frombuffer(rows, np.uint8).reshape(end - start, -1)
+    def take(self, arrays: list[mx.array]) -> None:
+        self._arrays = arrays
+        self._targets = [np.array(array, copy=False)[0] for array in arrays]
 
-    def array(self) -> tuple[mx.array, ...]:
+    def _put(self, start: int, end: int, rows: memoryview) -> None:
+        first = 0
+        for target in self._targets:
+            _spread(rows, self._spec.row_bytes, first, target[:, start:end])
+            first += target.shape[0] * target.shape[2] * target.itemsize
+
+    def _finished(self) -> tuple[mx.array, ...]:
         element = DTYPES[self._side.element]
-        codes, scales, biases = (
-            mx.array(np.ascontiguousarray(part).view(dtype).reshape(len(part), self._side.heads, -1))
-            for part, dtype in zip(self._parts(), (np.uint32, np.float16, np.float16), strict=True)
-        )
-        return tuple(
-            mx.contiguous(part.transpose(1, 0, 2)[None])
-            for part in (codes, scales.astype(element), biases.astype(element))
-        )
-
-    def _parts(self) -> Iterator[np.ndarray[Any, Any]]:
-        codes, scales = _part_bytes(self._side, self._attached)
-        yield self._rows[:, :codes]
-        yield self._rows[:, codes : codes + scales]
-        yield self._rows[:, codes + scales :]
+        codes, scales, biases = self._arrays
+        return codes, scales.astype(element), biases.astype(element)
 
 
-def _part_bytes(side: SideLayout, attached: Attached) -> tuple[int, int]:
-    """Bytes of a row's codes, and of its scales, which are those of its biases."""
-    return side.dim * attached.bits // 8, side.dim // attached.group_size * Element.F16.itemsize
+def _spread(rows: memoryview, row_bytes: int, first: int, target: np.ndarray[Any, Any]) -> None:
+    """Cut rows into heads: ``target`` is ``(heads, rows, elements)``.
+
+    Each row has the elements of all heads one after the other, from byte `first` on. A head's elements of a
+    row are moved as one item, whatever they are: that is how numpy moves them fastest.
+    """
+    heads, count, width = target.shape
+    item = np.dtype((np.void, width * target.itemsize))
+    strides = (row_bytes, item.itemsize)
+    source = np.ndarray((count, heads), item, rows, offset=first, strides=strides)
+    for head, place in enumerate(target.view(item)[..., 0]):
+        place[...] = source[:, head]
 
 
 def packed_rows(parts: Any, start: int, end: int) -> memoryview:
