@@ -8,52 +8,20 @@ set, Python's hash seed, or the Python version.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-FIELDS = (
-    *("architecture", "rope", "quantisation", "adapter", "weights"),
-    *("tokenizer", "template", "caches", "format"),
-)
-"""In the order of the digest."""
+from .digest import FIELDS, Identity, digest_of, vocabulary
 
 SAMPLES = 64
 """Elements of each array that the quick fingerprint of the weights reads, evenly spread."""
 
-_WHOLE, _EACH = 32, 8
 _UNNAMED = frozenset({"training", "_no_grad", "_training"})
 _PLAIN = (bool, int, float, str, type(None))
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The fingerprint of what computes rows.
-
-    Attributes:
-        fields: For each of `FIELDS` a digest, 64 hex digits.
-    """
-
-    fields: Mapping[str, str]
-
-    @property
-    def digest(self) -> str:
-        """What stands for it in the store, 113 characters."""
-        parts = [self.fields[name] for name in FIELDS]
-        whole = hashlib.sha256("|".join(parts).encode()).hexdigest()[:_WHOLE]
-        return ".".join((whole, *(part[:_EACH] for part in parts)))
-
-
-def differences(one: str, other: str) -> tuple[str, ...]:
-    """The fields in which two digests differ; ("everything",) when one of them is of another kind."""
-    ours, theirs = one.split(".")[1:], other.split(".")[1:]
-    if not len(ours) == len(theirs) == len(FIELDS):
-        return ("everything",)
-    return tuple(name for name, a, b in zip(FIELDS, ours, theirs, strict=True) if a != b)
 
 
 def identify(
@@ -83,10 +51,10 @@ def identify(
         for name, array in _arrays(module):
             where = "weights" if field in ("architecture", "quantisation") else field
             parts[where].append((shown, name, str(array.dtype), list(array.shape), _bits(array, full)))
-    parts["tokenizer"] = [_vocabulary(tokenizer)]
+    parts["tokenizer"] = [vocabulary(tokenizer)]
     parts["template"] = [getattr(tokenizer, "chat_template", None)]
     parts["caches"], parts["format"] = [repr(caches)], [repr(format)]
-    return Identity({name: _digest(found) for name, found in parts.items()})
+    return Identity({name: digest_of(found) for name, found in parts.items()})
 
 
 def _config(model: Any) -> dict[str, Any]:
@@ -142,33 +110,3 @@ def _bits(array: mx.array, full: bool) -> str:
     if not full and flat.size > SAMPLES:
         flat = flat[mx.array(np.linspace(0, flat.size - 1, SAMPLES).astype(np.int64))]
     return hashlib.sha256(np.array(flat.view(mx.uint8)).tobytes()).hexdigest()
-
-
-def _vocabulary(tokenizer: Any) -> str | None:
-    """A digest of what turns text into tokens; None when nothing is known of it."""
-    for candidate in _layers(tokenizer):
-        if hasattr(candidate, "to_str"):
-            described = json.loads(candidate.to_str())
-            # Of the last call, not of the tokenizer.
-            described.pop("truncation", None)
-            described.pop("padding", None)
-            return _digest(described)
-    for candidate in _layers(tokenizer):
-        if hasattr(candidate, "get_vocab"):
-            return _digest(sorted(candidate.get_vocab().items()))
-    return None
-
-
-def _layers(tokenizer: Any) -> Iterator[Any]:
-    """A tokenizer and what it wraps."""
-    seen: list[int] = []
-    while tokenizer is not None and id(tokenizer) not in seen:
-        seen.append(id(tokenizer))
-        yield tokenizer
-        inner = vars(tokenizer).get("_tokenizer") if hasattr(tokenizer, "__dict__") else None
-        tokenizer = inner if inner is not None else getattr(tokenizer, "backend_tokenizer", None)
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str, ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()

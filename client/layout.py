@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -11,57 +10,10 @@ from pionkv.kernels.formats import Element
 
 from .cache_states import STATE_CLASSES
 from .errors import UnsupportedModel
+from .shape import LayerLayout, ModelLayout, SideLayout
 
 ELEMENTS = {mx.float32: Element.F32, mx.float16: Element.F16, mx.bfloat16: Element.BF16}
 DTYPES = {element: dtype for dtype, element in ELEMENTS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class SideLayout:
-    """The keys, or the values, of one layer: an array ``[1, heads, tokens, head_dim]`` of `element`."""
-
-    heads: int
-    head_dim: int
-    element: Element
-
-    @property
-    def dim(self) -> int:
-        """Elements in a row: those of one token, all heads."""
-        return self.heads * self.head_dim
-
-
-@dataclass(frozen=True, slots=True)
-class LayerLayout:
-    """Keys and values of one layer."""
-
-    keys: SideLayout
-    values: SideLayout
-
-
-CacheLayout = tuple[LayerLayout, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelLayout:
-    """The caches of a model.
-
-    Attributes:
-        kinds: The class of each, by name.
-        rows: Those of class KVCache, in order: a row a token.
-    """
-
-    kinds: tuple[str, ...]
-    rows: CacheLayout
-
-    @property
-    def row_caches(self) -> tuple[int, ...]:
-        """Which caches are kept as rows."""
-        return tuple(index for index, kind in enumerate(self.kinds) if kind == KVCache.__name__)
-
-    @property
-    def state_caches(self) -> tuple[int, ...]:
-        """Which caches are kept as states: as they are after the last token, and of use there only."""
-        return tuple(index for index, kind in enumerate(self.kinds) if kind != KVCache.__name__)
 
 
 def read_layout(model: Any) -> ModelLayout:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pionkv.kernels.formats import FORMATS, HEAD, Element, LayerSpec, format_by_name
 
 if TYPE_CHECKING:
-    from .layout import CacheLayout, SideLayout
+    from .shape import CacheLayout, SideLayout
 
 AUTO = "auto"
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -15,53 +14,12 @@ from .deadline import Deadline
 from .errors import Absent, BadReply, NotStored, ServerRefused
 from .identity import check_tokens
 from .lane import Lane
-from .layout import ModelLayout
 from .mapping import NotMapped, PrefixMap, fill
-from .plan import Attached, Plan
+from .plan import Attached
 from .requests import Name
 from .route import Route
 from .rows import Landing, landings
-
-BULK_BYTES = 64 * 1024 * 1024
-"""Longest run of rows in one bulk string; servers accept 512 MiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a client and its prefixes agree on.
-
-    Attributes:
-        layout: The model's caches.
-        plan: The formats of those kept as rows.
-        attached: How rows stay packed; None when they are unpacked.
-    """
-
-    layout: ModelLayout
-    plan: Plan
-    attached: Attached | None = None
-
-    @property
-    def specs(self) -> tuple[LayerSpec, ...]:
-        """All layers as a reply orders them: k0 v0 k1 v1 and so on."""
-        return tuple(spec for pair in zip(self.plan.keys, self.plan.values, strict=True) for spec in pair)
-
-    def objection(self, caches: Sequence[Any], tokens: int) -> str | None:
-        """Why caches are not those of so many tokens, as far as they can tell; None: they are."""
-        packed = KVCache if self.attached is None else QuantizedKVCache
-        kinds = tuple(packed.__name__ if kind == KVCache.__name__ else kind for kind in self.layout.kinds)
-        given = tuple(type(cache).__name__ for cache in caches)
-        if given != kinds:
-            return f"caches are {', '.join(dict.fromkeys(given))}, not {', '.join(dict.fromkeys(kinds))}"
-        offsets = [getattr(cache, "offset", tokens) for cache in caches]
-        # Rows that are too many do no harm; a state is that after its last token.
-        wrong = [offsets[index] for index in self.layout.row_caches if offsets[index] < tokens]
-        wrong += [offsets[index] for index in self.layout.state_caches if offsets[index] != tokens]
-        return f"caches hold {wrong[0]} tokens, not {tokens}" if wrong else None
-
-    @property
-    def whole(self) -> bool:
-        """Whether a stored prefix is of use in its full length only."""
-        return bool(self.layout.state_caches)
+from .shape import ModelLayout, Shape, runs
 
 
 def restore(
@@ -228,9 +186,3 @@ def _fetch(
     if count != len(arriving):
         raise BadReply(f"{count} runs of rows where {len(arriving)} were expected")
     arriving[-1].landed(start, end)
-
-
-def runs(first: int, end: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut the rows `first` to `end - 1` so that each run fits a bulk string."""
-    step = max(1, BULK_BYTES // row_bytes)
-    return ((start, min(start + step, end)) for start in range(first, end, step))

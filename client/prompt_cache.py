@@ -29,8 +29,8 @@ from .tls import Tls
 
 if TYPE_CHECKING:
     from .prefill import Progress
-    from .prefix import Shape
-    from .source import Source
+    from .publish import Source
+    from .shape import Shape
 
 T = TypeVar("T")
 
@@ -455,8 +455,8 @@ class PionPromptCache:
 
     def _shape_of(self, model: Any, vquant: str, boundary_protect: int) -> Shape | None:
         from .layout import read_layout
-        from .prefix import Shape
         from .rows import load_kernels
+        from .shape import Shape
 
         try:
             layout = read_layout(model)

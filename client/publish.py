@@ -4,15 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from . import requests
 from .deadline import Deadline
 from .errors import BadReply, NotStored, ServerRefused
 from .identity import BLOCK_SIZE, token_table
 from .lane import Lane
-from .prefix import Shape, runs
 from .requests import Found, Name
-from .source import SIDES, Source
+from .shape import Shape, runs
+
+KEYS, VALUES = 0, 1
+SIDES = (KEYS, VALUES)
+
+
+class Source(Protocol):
+    """The rows and states of a prefix.
+
+    Attributes:
+        first: The first row that it has.
+    """
+
+    first: int
+
+    def width(self, side: int, layer: int) -> int:
+        """Bytes of one row as it is sent."""
+
+    def rows(self, side: int, layer: int, start: int, end: int) -> tuple[memoryview, str]:
+        """Rows `start` to `end - 1` as they are sent, and the name of their element type."""
+
+    def state(self, index: int) -> memoryview:
+        """The cache with this index in the model, as bytes."""
+
+
+class Filled(Source, Protocol):
+    """Caches that hold a prefix, with all its rows.
+
+    Attributes:
+        shape: What they look like.
+        tokens: How many tokens they hold.
+    """
+
+    shape: Shape
+    tokens: int
+
+    def row_bytes(self, first: int) -> int:
+        """Bytes of the rows from `first` on."""
+
+    def snapshot(self, first: int) -> Copy:
+        """A copy of the rows from `first` on, and of the states."""
+
+
+class Copy(Source, Protocol):
+    """What shares no memory with the caches that it was taken from.
+
+    Attributes:
+        nbytes: Bytes that it takes.
+    """
+
+    nbytes: int
 
 
 def publish(

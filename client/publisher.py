@@ -18,7 +18,7 @@ from .reuse import name_of
 from .stats import Stats, attempt, reason
 
 if TYPE_CHECKING:
-    from .source import Live, Source
+    from .publish import Filled, Source
 
 REMEMBERED = 16
 """Prefixes that are known to be stored, or to be soon: what follows them is copied without them."""
@@ -102,7 +102,7 @@ class Publisher:
     def publish_tokens(
         self,
         model: str,
-        live: Live,
+        live: Filled,
         ids: list[int],
         known: int,
         parent: Work[Found | None],
@@ -152,7 +152,7 @@ class Publisher:
         self,
         namespace: str,
         ids: list[int],
-        live: Live,
+        live: Filled,
         known: int,
         store: Callable[[Source], Work[Any]],
         turn: Turn | None,
@@ -185,14 +185,12 @@ class Publisher:
         queue: StoreQueue,
         namespace: str,
         ids: list[int],
-        live: Live,
+        live: Filled,
         known: int,
         store: Callable[[Source], Work[Any]],
         turn: Turn | None,
     ) -> str | None:
-        from .source import Snapshot
-
-        snapshot = Snapshot(live, known)
+        snapshot = live.snapshot(known)
         work = store(snapshot)
         done = _nothing if turn is None else turn.hand_over()
         self._stored.append(ids)

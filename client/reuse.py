@@ -11,6 +11,7 @@ import numpy as np
 
 from . import requests
 from .deadline import Clock, Deadline
+from .digest import differences
 from .errors import BadReply, NotStored
 from .lane import Lane
 from .pace import Pace
@@ -18,7 +19,7 @@ from .requests import Found
 from .route import Route
 
 if TYPE_CHECKING:
-    from .prefix import Shape
+    from .shape import Shape
 
 MOST_MODELS = 32
 """Other models that are asked about when this one has nothing stored."""
@@ -112,8 +113,6 @@ class Other:
 
 def others(lane: Lane, deadline: Deadline, model: str, ids: Sequence[int]) -> list[Other]:
     """What other models have stored of the tokens, those that differ in least first."""
-    from .fingerprint import differences
-
     lane.send(("KV.PREFIX.MODELS",), deadline)
     known = lane.receive(deadline)
     if not isinstance(known, list):

@@ -17,8 +17,9 @@ from pionkv.kernels.formats import Element
 
 from .blank import Blank, blanks
 from .errors import BadReply
-from .layout import DTYPES, CacheLayout, SideLayout
+from .layout import DTYPES
 from .plan import Attached, Plan
+from .shape import CacheLayout, SideLayout
 
 # Element types as the buffer protocol can show them: it has no bfloat16.
 _SHOWN = {Element.F32: mx.float32, Element.F16: mx.float16, Element.BF16: mx.uint16}

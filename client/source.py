@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 
 from . import cache_states
 from .layout import ELEMENTS
-from .prefix import Shape
+from .publish import SIDES
 from .rows import packed_rows, rows_of
-
-KEYS, VALUES = 0, 1
-SIDES = (KEYS, VALUES)
-
-
-class Source(Protocol):
-    """The rows and states of a prefix.
-
-    Attributes:
-        first: The first row that it has.
-    """
-
-    first: int
-
-    def width(self, side: int, layer: int) -> int:
-        """Bytes of one row as it is sent."""
-
-    def rows(self, side: int, layer: int, start: int, end: int) -> tuple[memoryview, str]:
-        """Rows `start` to `end - 1` as they are sent, and the name of their element type."""
-
-    def state(self, index: int) -> memoryview:
-        """The cache with this index in the model, as bytes."""
+from .shape import Shape
 
 
 class Live:
@@ -71,6 +50,10 @@ class Live:
     def state(self, index: int) -> memoryview:
         """As `Source`: a cache."""
         return memoryview(cache_states.dump(self._caches[index], self.tokens))
+
+    def snapshot(self, first: int) -> Snapshot:
+        """A copy of the rows from `first` on, and of the states."""
+        return Snapshot(self, first)
 
     def row_bytes(self, first: int) -> int:
         """Bytes of the rows from `first` on."""

@@ -12,7 +12,8 @@ import mlx.nn as nn
 import pytest
 import tokenizers
 from mlx_lm.tuner.utils import linear_to_lora_layers
-from pionkv.client.fingerprint import FIELDS, differences, identify
+from pionkv.client.digest import FIELDS, differences
+from pionkv.client.fingerprint import identify
 from small_models import MODELS, build, plain
 
 

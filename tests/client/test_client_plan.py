@@ -9,9 +9,10 @@ import pytest
 from mlx_lm.models.cache import CacheList, KVCache
 from pionkv.client import requests
 from pionkv.client.errors import BadReply, UnsupportedModel
-from pionkv.client.layout import LayerLayout, SideLayout, read_layout
+from pionkv.client.layout import read_layout
 from pionkv.client.plan import attach, make_plan
 from pionkv.client.requests import SessionInfo
+from pionkv.client.shape import LayerLayout, SideLayout
 from pionkv.kernels import Element, FormatError, LayerSpec, UnknownFormat
 
 SIDE = {element: SideLayout(2, 32, element) for element in Element}

@@ -1,0 +1,79 @@
+"""What stands for a model in the store.
+
+A model's digest is ``<sha256 of all fields, 32 hex>.<8 hex of each field>``: equal digests mean that rows may
+be reused, and of two that differ the fields say in what. Nothing in it depends on the process, the order of a
+set, Python's hash seed, or the Python version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FIELDS = (
+    *("architecture", "rope", "quantisation", "adapter", "weights"),
+    *("tokenizer", "template", "caches", "format"),
+)
+"""In the order of the digest."""
+
+_WHOLE, _EACH = 32, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The fingerprint of what computes rows.
+
+    Attributes:
+        fields: For each of `FIELDS` a digest, 64 hex digits.
+    """
+
+    fields: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """What stands for it in the store, 113 characters."""
+        parts = [self.fields[name] for name in FIELDS]
+        whole = hashlib.sha256("|".join(parts).encode()).hexdigest()[:_WHOLE]
+        return ".".join((whole, *(part[:_EACH] for part in parts)))
+
+
+def differences(one: str, other: str) -> tuple[str, ...]:
+    """The fields in which two digests differ; ("everything",) when one of them is of another kind."""
+    ours, theirs = one.split(".")[1:], other.split(".")[1:]
+    if not len(ours) == len(theirs) == len(FIELDS):
+        return ("everything",)
+    return tuple(name for name, a, b in zip(FIELDS, ours, theirs, strict=True) if a != b)
+
+
+def vocabulary(tokenizer: Any) -> str | None:
+    """A digest of what turns text into tokens; None when nothing is known of it."""
+    for candidate in _layers(tokenizer):
+        if hasattr(candidate, "to_str"):
+            described = json.loads(candidate.to_str())
+            # Of the last call, not of the tokenizer.
+            described.pop("truncation", None)
+            described.pop("padding", None)
+            return digest_of(described)
+    for candidate in _layers(tokenizer):
+        if hasattr(candidate, "get_vocab"):
+            return digest_of(sorted(candidate.get_vocab().items()))
+    return None
+
+
+def _layers(tokenizer: Any) -> Iterator[Any]:
+    """A tokenizer and what it wraps."""
+    seen: list[int] = []
+    while tokenizer is not None and id(tokenizer) not in seen:
+        seen.append(id(tokenizer))
+        yield tokenizer
+        inner = vars(tokenizer).get("_tokenizer") if hasattr(tokenizer, "__dict__") else None
+        tokenizer = inner if inner is not None else getattr(tokenizer, "backend_tokenizer", None)
+
+
+def digest_of(value: Any) -> str:
+    """64 hex digits that stand for a value that JSON can show."""
+    text = json.dumps(value, sort_keys=True, default=str, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
