@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pionkv.kernels.formats import FORMATS, HEAD, Element, LayerSpec, format_by_name
+from pionkv.kernels.formats import FORMATS, HEAD, Element, LayerSpec, format_by_name, keys_format
 
 if TYPE_CHECKING:
     from .shape import CacheLayout, SideLayout
@@ -35,8 +35,8 @@ class Plan:
         return None if others or first.rope or first.head_dim else first
 
     def bytes(self, tokens: int) -> int:
-        """Bytes that `tokens` rows of every layer and side take, as stored and as fetched."""
-        return tokens * sum(spec.row_bytes for spec in (*self.keys, *self.values))
+        """Bytes that `tokens` rows of every layer and side take as fetched."""
+        return tokens * sum(spec.wire.row_bytes for spec in (*self.keys, *self.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def make_plan(layout: "CacheLayout", vquant: str = AUTO, boundary_protect: int =
     keys = [layer.keys for layer in layout]
     values = [layer.values for layer in layout]
     if not boundary_protect:
-        return Plan(_specs(keys, vquant), _specs(values, vquant))
+        return Plan(_specs(keys, keys_format(vquant)), _specs(values, vquant))
     last = len(layout) - boundary_protect
     middle = _specs(values, vquant)
     protected = tuple(LayerSpec(_PROTECTED[side.element], side.dim) for side in values)

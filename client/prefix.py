@@ -65,19 +65,19 @@ def _rows(
     lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens: int, route: Route
 ) -> list[Any]:
     """The arrays of all layers kept as rows: k0 v0 k1 v1 and so on."""
-    if route.maps:
+    if route.maps and not any(spec.details.grouped for spec in shape.specs):
         arriving = _landings(shape, tokens)
         if _map(lane, deadline, namespace, shape, tokens, arriving, route):
             return [each.array() for each in arriving]
     arriving = _landings(shape, tokens)
-    for start, end in runs(0, tokens, max(spec.row_bytes for spec in shape.specs)):
+    for start, end in runs(0, tokens, max(spec.wire.row_bytes for spec in shape.specs)):
         _fetch(lane, deadline, namespace, shape.specs, arriving, start, end)
     return [each.array() for each in arriving]
 
 
 def _landings(shape: Shape, tokens: int) -> Sequence[Landing]:
     sides = [side for layer in shape.layout.rows for side in (layer.keys, layer.values)]
-    return landings(list(zip(sides, shape.specs, strict=True)), tokens, shape.attached)
+    return landings([(side, spec.wire) for side, spec in zip(sides, shape.specs, strict=True)], tokens, shape.attached)
 
 
 def _map(
@@ -177,8 +177,9 @@ def _fetch(
             raise BadReply(f"more than {len(arriving)} runs of rows")
         if index:
             arriving[index - 1].landed(start, end)
-        if length != (end - start) * specs[index].row_bytes:
-            raise BadReply(f"{length} bytes for {end - start} rows of {specs[index].row_bytes}")
+        row_bytes = specs[index].wire.row_bytes
+        if length != (end - start) * row_bytes:
+            raise BadReply(f"{length} bytes for {end - start} rows of {row_bytes}")
         return arriving[index].place(start, end)
 
     lane.send(requests.fetch_all(namespace, start, end, "RAW"), deadline)

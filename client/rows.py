@@ -245,6 +245,6 @@ def load_kernels(layout: CacheLayout, plan: Plan) -> None:
     """Have the kernels ready that restoring needs: loading them takes longer than restoring does."""
     keys = zip((layer.keys for layer in layout), plan.keys, strict=True)
     values = zip((layer.values for layer in layout), plan.values, strict=True)
-    for spec, element in {(spec, side.element) for side, spec in (*keys, *values)}:
+    for spec, element in {(spec.wire, side.element) for side, spec in (*keys, *values)}:
         if spec.verbatim_element is None:
             unpack(spec, bytes(spec.row_bytes), 1, element, bytearray(spec.dim * element.itemsize))

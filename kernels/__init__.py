@@ -5,12 +5,15 @@ from .codec import pack, unpack, warm_up
 from .errors import FormatError, KernelError, NonFinite, Overflow, Refused, ShortBuffer, UnknownFormat
 from .formats import (
     FORMATS,
+    GROUP_FORMATS,
+    LAYER_FORMATS,
     MAX_DIM,
     Element,
     Format,
     LayerSpec,
     format_by_name,
     format_by_tag,
+    keys_format,
     smallest_spec,
 )
 from .layout import Heads
@@ -18,6 +21,8 @@ from .report import BackendReport, backend_report
 
 __all__ = [
     "FORMATS",
+    "GROUP_FORMATS",
+    "LAYER_FORMATS",
     "MAX_DIM",
     "BackendReport",
     "Element",
@@ -35,6 +40,7 @@ __all__ = [
     "format_by_name",
     "format_by_tag",
     "get_backend",
+    "keys_format",
     "pack",
     "smallest_spec",
     "unpack",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from . import kivi
 from .backends import get_backend
 from .batch import batch_of
-from .formats import FORMATS, Element, smallest_spec
+from .formats import LAYER_FORMATS, Element, smallest_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +37,7 @@ def pack(
         element: Type of the elements.
         rows: Number of rows; 0 does nothing.
         out: Writable buffer of at least `rows * spec.row_bytes` bytes, of which exactly those are written.
+            Where rows are coded together a ragged last group takes a whole one.
         layout: Where the elements lie when they are not row-major.
         backend: Name of a backend; the default one if None. All give the same bytes.
 
@@ -45,6 +47,9 @@ def pack(
         FormatError: The spec is not valid.
         ShortBuffer: A buffer is too small.
     """
+    if spec.details.grouped:
+        kivi.pack(*kivi.kivi_spec(spec), source, element, rows, out, layout=layout, backend=backend)
+        return
     spec.validate()
     batch = batch_of(rows, spec.dim, element, layout)
     coder = partial(get_backend(backend).pack, spec)
@@ -65,7 +70,7 @@ def unpack(
 
     Args:
         spec: Format and dim of the layer.
-        packed: At least `rows * spec.row_bytes` bytes, any alignment.
+        packed: At least `rows * spec.row_bytes` bytes, any alignment; whole groups of rows coded together.
         rows: Number of rows; 0 does nothing.
         element: Type of the elements to write.
         out: Writable buffer for the elements, row-major `(rows, dim)` or as `layout` says.
@@ -76,12 +81,15 @@ def unpack(
         FormatError: The spec is not valid.
         ShortBuffer: A buffer is too small.
     """
+    if spec.details.grouped:
+        kivi.unpack(*kivi.kivi_spec(spec), packed, rows, element, out, layout=layout, backend=backend)
+        return
     spec.validate()
     batch = batch_of(rows, spec.dim, element, layout)
     batch.unpack(partial(get_backend(backend).unpack, spec), packed, rows * spec.row_bytes, out)
 
 
-def warm_up(formats: Iterable[str] = FORMATS) -> None:
+def warm_up(formats: Iterable[str] = LAYER_FORMATS) -> None:
     """Load the default backend's kernels of these formats, compiling those that are not on disk yet.
 
     The first use of a format costs up to several seconds on a new machine and tens of milliseconds later: a
@@ -92,6 +100,7 @@ def warm_up(formats: Iterable[str] = FORMATS) -> None:
     """
     for name in formats:
         spec = smallest_spec(name)
-        row, elements = bytearray(spec.row_bytes), bytearray(spec.dim * Element.F32.itemsize)
-        pack(spec, elements, Element.F32, 1, row)
-        unpack(spec, row, 1, Element.F32, elements)
+        rows = spec.details.tokens
+        packed, elements = bytearray(rows * spec.row_bytes), bytearray(rows * spec.dim * Element.F32.itemsize)
+        pack(spec, elements, Element.F32, rows, packed)
+        unpack(spec, packed, rows, Element.F32, elements)

@@ -1,7 +1,8 @@
 """The registry of storage formats: names, tags, and the only place that knows bytes per row.
 
-A row is one token's K (or V) of one layer. In every format here a row is coded on its own, so rows can be
-appended, cut and copied without touching their neighbors.
+A row is one token's K (or V) of one layer. In every format of `FORMATS` a row is coded on its own, so rows
+can be appended, cut and copied without touching their neighbors. Those of `GROUP_FORMATS` code a group of
+tokens when all of them are there; until then they are fp16 rows.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ MAX_DIM: Final = 8192
 FP16_MAX: Final = 65504.0
 FP32_MAX: Final = float.fromhex("0x1.fffffep+127")
 BF16_MAX: Final = float.fromhex("0x1.fep+127")
+
+GROUP_FAMILY: Final = "kivi"
+GROUP_TOKENS: Final = 32
+"""Rows of a closed group."""
+TAIL_TOKENS: Final = 128
+"""The newest rows, which stay in fp16 at least."""
+KEYS_SUFFIX: Final = "_keys"
 
 HEAD: Final = 0
 """As a format's `group`: the group is one head, whose size the layer has to say."""
@@ -63,6 +71,7 @@ class Format:
         summary: One line for tables and help.
         variant: What tells formats of one family apart: the element type of `plain`, the rule of `affine`,
             the mantissa bits of `fp8`.
+        tokens: Rows that are coded together, and decoded together.
     """
 
     name: str
@@ -75,6 +84,12 @@ class Format:
     limit: float
     summary: str
     variant: int = 0
+    tokens: int = 1
+
+    @property
+    def grouped(self) -> bool:
+        """Whether rows are coded in groups of `GROUP_TOKENS`, the newest ones staying in fp16."""
+        return self.family == GROUP_FAMILY
 
     @property
     def verbatim(self) -> Element | None:
@@ -126,8 +141,29 @@ _ALL: Final = (
     Format("rvq2", 25, "rvq", 4, HEAD, 2, 0, _RVQ_LIMIT, f"2 {_RVQ}"),
 )
 
+_BY_TOKEN: Final = "a scale and a zero per 32 channels of a token"
+_BY_CHANNEL: Final = "a scale and a zero per channel of 32 tokens"
+
+_GROUPED: Final = (
+    Format("kivi4", 26, GROUP_FAMILY, 4, 32, 4, 0, FP16_MAX, f"4 bits, {_BY_TOKEN}"),
+    Format("kivi2", 27, GROUP_FAMILY, 2, 32, 4, 0, FP16_MAX, f"2 bits, {_BY_TOKEN}"),
+    Format("kivi4_keys", 28, GROUP_FAMILY, 4, 32, 4, 0, FP16_MAX, f"4 bits, {_BY_CHANNEL}", 0, GROUP_TOKENS),
+    Format("kivi2_keys", 29, GROUP_FAMILY, 2, 32, 4, 0, FP16_MAX, f"2 bits, {_BY_CHANNEL}", 0, GROUP_TOKENS),
+)
+
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in _ALL})
-_BY_TAG: Final = {f.tag: f for f in _ALL}
+"""The row formats."""
+GROUP_FORMATS: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in _GROUPED})
+"""The formats that close groups of tokens."""
+LAYER_FORMATS: Final[Mapping[str, Format]] = MappingProxyType({**FORMATS, **GROUP_FORMATS})
+"""All that a layer can be stored in."""
+_BY_TAG: Final = {f.tag: f for f in LAYER_FORMATS.values()}
+
+
+def keys_format(name: str) -> str:
+    """The format that keys get when a prefix is to be stored in this one."""
+    keys = name.lower() + KEYS_SUFFIX
+    return keys if keys in GROUP_FORMATS else name
 
 
 def format_by_name(name: str) -> Format:
@@ -136,9 +172,9 @@ def format_by_name(name: str) -> Format:
     Raises:
         UnknownFormat: No format has this name.
     """
-    found = FORMATS.get(name.lower())
+    found = LAYER_FORMATS.get(name.lower())
     if found is None:
-        raise UnknownFormat(f"unknown format '{name.lower()}' (want {'|'.join(FORMATS)})")
+        raise UnknownFormat(f"unknown format '{name.lower()}' (want {'|'.join(LAYER_FORMATS)})")
     return found
 
 
@@ -203,8 +239,13 @@ class LayerSpec:
         return self.details.group or self.head_dim
 
     @property
+    def wire(self) -> LayerSpec:
+        """How rows are handed over as they are stored: so; where groups of them are coded, as fp16 rows."""
+        return LayerSpec("fp16", self.dim) if self.details.grouped else self
+
+    @property
     def row_bytes(self) -> int:
-        """Bytes of one stored row. Rows follow each other without padding."""
+        """Bytes of one stored row, of one in a closed group. Rows follow each other without padding."""
         if self._row_bytes == UNKNOWN:
             object.__setattr__(self, "_row_bytes", sum(self.row_parts))
         return self._row_bytes

@@ -2,8 +2,8 @@
 
 After KIVI (Z. Liu et al., 2024). A group of keys shares a scale and a zero for each channel, so it can be
 coded only when all its tokens exist; the newest tokens stay in full precision. This is no row format: a key
-group is the unit that is stored, cut and copied. Values have a scale and a zero for each group of channels of
-one token, and are rows.
+group is the unit that is coded and decoded. Values have a scale and a zero for each group of channels of
+one token, and are rows. As layer formats they are `kivi4`, `kivi4_keys` and so on: see `kivi_spec`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from .backends import backend_module, load_backend
 from .batch import batch_of
 from .errors import FormatError, UnknownFormat
-from .formats import FP16_MAX, MAX_DIM
+from .formats import FP16_MAX, GROUP_TOKENS, KEYS_SUFFIX, MAX_DIM
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from .batch import Batch
-    from .formats import Element
+    from .formats import Element, LayerSpec
     from .layout import Heads
 
 BITS: Final = {"kivi4": 4, "kivi2": 2}
@@ -52,7 +52,7 @@ class KiviSpec:
 
     format: str
     dim: int
-    tokens: int = 32
+    tokens: int = GROUP_TOKENS
     channels: int = 32
 
     @property
@@ -97,6 +97,13 @@ class KiviSpec:
         if self.tokens < 2:
             # A group of one token has no range: every element would be its own zero.
             raise FormatError(f"{self.format}: a group of {self.tokens} tokens cannot be coded")
+
+
+def kivi_spec(spec: LayerSpec) -> tuple[KiviSpec, Side]:
+    """What a layer format of this family says."""
+    fmt = spec.details
+    side = Side.KEYS if fmt.tokens > 1 else Side.VALUES
+    return KiviSpec(fmt.name.removesuffix(KEYS_SUFFIX), spec.dim, channels=fmt.group), side
 
 
 def pack(

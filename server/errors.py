@@ -61,6 +61,8 @@ _MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
         "ERR",
         f"{command}: the layers of the namespace do not hold the same rows",
     ),
+    storage.ClosedGroup: lambda command, e: ("ERR", f"{command}: {e}"),
+    storage.Grouped: lambda command, e: ("ERR", f"{command}: {e}"),
     storage.Overlap: lambda command, e: (
         "ERR",
         f"{command}: layer {e.layer} has {e.rows} rows already, start is {e.start}",

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pionkv.kernels import Element, Heads, unpack
+from pionkv.kernels import Element, Heads
 from pionkv.storage import Rows
 
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
@@ -159,13 +159,12 @@ def _reserve(file: int, size: int) -> None:
 def _fill(tensor: memoryview, rows: Rows, request: Request, count: int) -> None:
     """Rows `[token][head, element]` become `[head][token][element]`."""
     layout = Heads(request.heads, count * request.head_dim, request.head_dim)
-    row_bytes, done = rows.spec.row_bytes, 0
-    for part in rows.parts:
-        here = part.nbytes // row_bytes
+    done = 0
+    for run in rows.runs:
         begin = done * request.head_dim * Element.F16.itemsize
         with tensor[begin:] as target:
-            unpack(rows.spec, part, here, Element.F16, target, layout=layout)
-        done += here
+            run.unpack(Element.F16, target, layout)
+        done += run.count
 
 
 def _header(request: Request, count: int, size: int) -> bytes:

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pionkv.kernels import Element, LayerSpec, NonFinite, Overflow, Refused, pack
-from pionkv.storage import StateWrite, Write
+from pionkv.storage import RowsWrite, StateWrite, Write
 
 from .buffers import CHUNK_BYTES
 from .receiving import Receiver
@@ -57,7 +57,7 @@ def inputs_of_length(spec: LayerSpec, count: int, length: int) -> list[Input]:
 class Filler:
     """Fills the segments of a write from pieces of whole rows. Any one thread at a time."""
 
-    def __init__(self, write: Write, kind: Input) -> None:
+    def __init__(self, write: RowsWrite, kind: Input) -> None:
         self._write = write
         self._spec = write.spec
         self._element = None if kind.lands(write.spec) else kind.value
@@ -127,7 +127,7 @@ class StateReceiver(Receiver):
 class StoreReceiver(Receiver):
     """Receives the blob of one V.STOREBATCH; `finish` makes its rows visible."""
 
-    def __init__(self, service: Service, write: Write, length: int) -> None:
+    def __init__(self, service: Service, write: RowsWrite, length: int) -> None:
         self.length = length
         self._service = service
         self._write = write
@@ -159,6 +159,11 @@ class StoreReceiver(Receiver):
 class Landing(StoreReceiver):
     """The socket writes into the segments. If the declaration differs, rows are recoded before the commit."""
 
+    _write: Write
+
+    def __init__(self, service: Service, write: Write, length: int) -> None:
+        super().__init__(service, write, length)
+
     def next_buffer(self, remaining: int) -> memoryview | None:
         """The next segment."""
         return self._write.next_segment()
@@ -185,7 +190,7 @@ class Packing(StoreReceiver):
     """Chunks take turns between the socket and a packing thread, which packs them in order."""
 
     def __init__(
-        self, service: Service, write: Write, length: int, kind: Input, wake: Callable[[], None]
+        self, service: Service, write: RowsWrite, length: int, kind: Input, wake: Callable[[], None]
     ) -> None:
         super().__init__(service, write, length)
         self._kind = kind
@@ -283,7 +288,7 @@ class Spooling(Packing):
     def __init__(
         self,
         service: Service,
-        begin: Callable[[], Write],
+        begin: Callable[[], RowsWrite],
         length: int,
         guess: Input,
         wake: Callable[[], None],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from pionkv.kernels import FORMATS, FormatError, LayerSpec
+from pionkv.kernels import LAYER_FORMATS, FormatError, LayerSpec, keys_format
 from pionkv.kernels.formats import HEAD
 from pionkv.protocol.errors import CommandError
 from pionkv.protocol.limits import Limits
@@ -15,9 +16,17 @@ from .arguments import Argument, Cursor, integer, integer_within, shown
 DEFAULT_FORMAT = "int8"
 ROPE_FORMAT = "bf16_rope_fp8_body"
 UNIFORM_FORMATS = tuple(
-    name for name, known in FORMATS.items() if known.family != "rope" and known.group != HEAD
+    name for name, known in LAYER_FORMATS.items() if known.family != "rope" and known.group != HEAD
 )
 """Formats that need no more than a dim: the others say per layer where a head or the rotated part ends."""
+
+
+def for_keys(schema: Schema) -> Schema:
+    """The schema of a K side for which this one was given: formats of groups have another one for keys."""
+    count = schema.num_layers
+    specs = [schema.layer(layer) for layer in range(count or 1)]
+    keys = [replace(spec, format=keys_format(spec.format)) for spec in specs]
+    return schema if keys == specs else Schema(keys, uniform=count is None)
 
 
 def uniform(command: str, clause: str, format: str, dim: int) -> Schema:
@@ -33,10 +42,10 @@ def uniform(command: str, clause: str, format: str, dim: int) -> Schema:
         CommandError: The format is unknown, needs more than a dim, or does not take this one.
     """
     name = format.lower()
-    if name in FORMATS and name not in UNIFORM_FORMATS:
+    if name in LAYER_FORMATS and name not in UNIFORM_FORMATS:
         needs = "rope" if name == ROPE_FORMAT else "head"
         raise CommandError("ERR", f"{command}: {name} requires SCHEMA form with per-layer {needs}=N")
-    if name not in FORMATS:
+    if name not in LAYER_FORMATS:
         wanted = "|".join(UNIFORM_FORMATS)
         raise CommandError("ERR", f"{command}: unknown {clause} '{format}' (want {wanted})")
     try:
@@ -79,7 +88,7 @@ def per_layer(command: str, cursor: Cursor, limits: Limits, default_dim: int = 0
 def _spec(where: str, argument: Argument, limits: Limits, default_dim: int) -> LayerSpec:
     fields = _fields(where, argument)
     format = fields.get("fmt", DEFAULT_FORMAT).lower()
-    if format not in FORMATS:
+    if format not in LAYER_FORMATS:
         raise CommandError("ERR", f"{where} unknown fmt")
     dim = _number(where, "dim", fields, limits.dim, default_dim)
     rope, head = (_number(where, key, fields, limits.dim, 0) for key in ("rope", "head"))
@@ -87,8 +96,8 @@ def _spec(where: str, argument: Argument, limits: Limits, default_dim: int) -> L
         raise CommandError("ERR", f"{where} missing dim and no default supplied")
     if format == ROPE_FORMAT and not 0 < rope < dim:
         raise CommandError("ERR", f"{where} {ROPE_FORMAT} needs rope=N (0 < N < dim)")
-    grouped = FORMATS[format].group == HEAD
-    spec = LayerSpec(format, dim, rope if format == ROPE_FORMAT else 0, head if grouped else 0)
+    by_head = LAYER_FORMATS[format].group == HEAD
+    spec = LayerSpec(format, dim, rope if format == ROPE_FORMAT else 0, head if by_head else 0)
     try:
         spec.validate()
     except FormatError as error:

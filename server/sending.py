@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
-from pionkv.kernels import Element, LayerSpec, unpack
+from pionkv.kernels import Element, LayerSpec
 from pionkv.protocol import reply
-from pionkv.storage import Rows
+from pionkv.storage import Rows, Run
 
 from .buffers import CHUNK_BYTES
 from .clients import Client
@@ -28,8 +28,11 @@ class Form(Enum):
     def element(self, spec: LayerSpec) -> Element | None:
         """What to unpack rows of this layer into; None sends the stored bytes as they are.
 
-        NATIVE is the original's: fp16 layers as they are, every other format as fp32.
+        NATIVE is the original's: fp16 layers as they are, every other format as fp32. Rows of a format that
+        codes groups of them have no bytes of their own: RAW sends fp16.
         """
+        if self is Form.RAW and spec.details.grouped:
+            return Element.F16
         if self is Form.RAW or (self is Form.NATIVE and spec.verbatim_element is Element.F16):
             return None
         element = Element.F16 if self is Form.F16 else Element.F32
@@ -55,7 +58,7 @@ def small_reply(client: Client, rows: Rows | None, form: Form) -> bytes | None:
     if element is None:
         return reply.bulk(b"".join(rows.parts))
     out = bytearray(size)
-    _unpack(rows.spec, rows.parts, element, memoryview(out))
+    _unpack(rows.runs, element, memoryview(out))
     return reply.bulk(out)
 
 
@@ -107,7 +110,7 @@ async def _send_while_read(client: Client, rows: Rows, element: Element, start: 
         if batch is None:
             return None
         chunks.reverse()
-        return service.loop.run_in_executor(service.threads, _unpack, rows.spec, batch, element, chunks[0])
+        return service.loop.run_in_executor(service.threads, _unpack, batch, element, chunks[0])
 
     job = unpack_next()
     try:
@@ -127,29 +130,27 @@ async def _send_while_read(client: Client, rows: Rows, element: Element, start: 
             service.chunks.give(chunk)
 
 
-def _unpack(spec: LayerSpec, parts: list[memoryview], element: Element, out: memoryview) -> memoryview:
-    """Unpack parts one after the other; what they fill of `out`."""
-    size = spec.dim * element.itemsize
+def _unpack(runs: list[Run], element: Element, out: memoryview) -> memoryview:
+    """Unpack runs one after the other; what they fill of `out`."""
     filled = 0
-    for part in parts:
-        count = part.nbytes // spec.row_bytes
-        unpack(spec, part, count, element, out[filled : filled + count * size])
-        filled += count * size
+    for run in runs:
+        size = run.count * run.spec.dim * element.itemsize
+        run.unpack(element, out[filled : filled + size])
+        filled += size
     return out[:filled]
 
 
-def _batches(rows: Rows, most: int, first: int) -> Iterator[list[memoryview]]:
-    """The parts from row `first` on, in batches of at most `most` rows, cut where need be."""
-    size, batch, room = rows.spec.row_bytes, list[memoryview](), most
-    skipped = first * size
-    for part in rows.parts:
-        skip = min(skipped, part.nbytes)
-        skipped -= skip
-        part = part[skip:]
-        while part.nbytes:
-            piece, part = part[: room * size], part[room * size :]
-            batch.append(piece)
-            room -= piece.nbytes // size
+def _batches(rows: Rows, most: int, first: int) -> Iterator[list[Run]]:
+    """The runs from row `first` on, in batches of at most `most` rows, cut where need be."""
+    batch, room = list[Run](), most
+    for run in rows.runs:
+        start = min(first, run.count)
+        first -= start
+        while start < run.count:
+            end = min(start + room, run.count)
+            batch.append(run.cut(start, end))
+            room -= end - start
+            start = end
             if not room:
                 yield batch
                 batch, room = [], most

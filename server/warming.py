@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from pionkv.kernels import FORMATS, LayerSpec, warm_up
+from pionkv.kernels import LAYER_FORMATS, LayerSpec, warm_up
 
 from .logs import logger
 
@@ -36,10 +36,19 @@ class KernelLoader:
         return spec.details.family in self._loaded
 
     def _run(self) -> None:
-        for format in {known.family: known for known in FORMATS.values()}.values():
+        for family, formats in _by_family().items():
             if self._stop.is_set():
                 break
-            warm_up((format.name,))
-            self._loaded.add(format.family)
+            warm_up(formats)
+            self._loaded.add(family)
         self.busy = False
         logger().debug("kernels loaded", families=sorted(self._loaded))
+
+
+def _by_family() -> dict[str, list[str]]:
+    """Formats that use every kernel of a family; where groups are coded, each side has its own."""
+    kinds = {(known.family, known.tokens): known.name for known in LAYER_FORMATS.values()}
+    families: dict[str, list[str]] = {}
+    for (family, _), name in kinds.items():
+        families.setdefault(family, []).append(name)
+    return families

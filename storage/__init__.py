@@ -7,9 +7,11 @@ from .errors import (
     BadRange,
     BeyondTokens,
     CatalogCorrupt,
+    ClosedGroup,
     DirectoryError,
     Expired,
     Gap,
+    Grouped,
     Immutable,
     Incompatible,
     Incomplete,
@@ -46,6 +48,7 @@ from .prompts import MODEL_BYTES, Match
 from .read import Location, Mapped, Rows
 from .receipts import Receipt
 from .records import NamespaceRecord
+from .runs import Run
 from .save import Save
 from .schema import Schema
 from .states import StateWrite
@@ -53,7 +56,7 @@ from .states import fill as fill_state
 from .store import Store
 from .totals import StoreInfo
 from .transactions import Transaction
-from .write import Write
+from .write import RowsWrite, Write
 
 __all__ = [
     "Admission",
@@ -62,11 +65,13 @@ __all__ = [
     "BeyondTokens",
     "CatalogCorrupt",
     "ClaimAnswer",
+    "ClosedGroup",
     "DirectoryError",
     "Durability",
     "Expired",
     "fill_state",
     "Gap",
+    "Grouped",
     "Immutable",
     "Incompatible",
     "Incomplete",
@@ -87,6 +92,8 @@ __all__ = [
     "Receipt",
     "RowLimit",
     "Rows",
+    "RowsWrite",
+    "Run",
     "RowsNotStored",
     "Save",
     "SaveBusy",

@@ -71,7 +71,12 @@ def _rewrite(engine: Engine, session: SessionRecord, layer: int, start: int, end
 
 def _next_piece(session: SessionRecord) -> tuple[int, int, int] | None:
     """The first piece, of the most fragmented layer, that is in more than one extent: layer, start, end."""
-    layer, extents = max(enumerate(session.layers), key=lambda item: len(item[1]), default=(0, ()))
+    layers = [
+        (layer, extents)
+        for layer, extents in enumerate(session.layers)
+        if not session.schema.layer(layer).details.grouped
+    ]
+    layer, extents = max(layers, key=lambda item: len(item[1]), default=(0, ()))
     if len(extents) <= MAX_EXTENTS:
         return None
     step = max(1, PIECE_BYTES // session.schema.row_bytes(layer))

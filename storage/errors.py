@@ -114,6 +114,27 @@ class RowsNotStored(StorageError):
         self.rows = rows
 
 
+class ClosedGroup(StorageError):
+    """Rows that were coded together with others, which would stay, are to be overwritten."""
+
+    def __init__(self, layer: int, start: int, closed: int) -> None:
+        super().__init__(
+            f"rows {start}..{closed} of layer {layer} are in closed groups: truncate to {start}, "
+            "or write all that follow, too"
+        )
+        self.layer = layer
+        self.start = start
+        self.closed = closed
+
+
+class Grouped(StorageError):
+    """Rows that are coded in groups are wanted as rows."""
+
+    def __init__(self, format: str) -> None:
+        super().__init__(f"{format} codes rows in groups, which are no rows in a file: fetch them")
+        self.format = format
+
+
 class OutOfBudget(StorageError):
     """The byte budget cannot be met, even by evicting everything that may go."""
 

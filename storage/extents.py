@@ -12,6 +12,14 @@ from collections.abc import Iterable
 Extent = tuple[int, int, int]
 Extents = tuple[Extent, ...]
 
+TAIL = 1 << 31
+"""Bit of the number of a page whose rows are not coded yet: those after a layer's last closed group."""
+
+
+def is_tail(page: int) -> bool:
+    """Whether a page holds rows that are not coded yet."""
+    return bool(page & TAIL)
+
 
 def rows_of(extents: Extents) -> int:
     """Number of rows covered."""
@@ -41,7 +49,7 @@ def splice(extents: Extents, start: int, run: Extent) -> Extents:
     total = rows_of(extents)
     end = start + run[2]
     tail = slice_rows(extents, end, total) if end < total else ()
-    return _merged((*slice_rows(extents, 0, start), run, *tail))
+    return joined((*slice_rows(extents, 0, start), run, *tail))
 
 
 def cut(extents: Extents, rows: int) -> Extents:
@@ -49,7 +57,8 @@ def cut(extents: Extents, rows: int) -> Extents:
     return extents if rows_of(extents) <= rows else slice_rows(extents, 0, rows)
 
 
-def _merged(extents: Iterable[Extent]) -> Extents:
+def joined(extents: Iterable[Extent]) -> Extents:
+    """One list of extents that follow each other; neighbors that are one run become one."""
     merged: list[Extent] = []
     for extent in extents:
         if merged:

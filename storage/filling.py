@@ -26,8 +26,114 @@ from .page import region_key
 from .units import open_unit, refresh
 
 
-class PageWrite(ABC):
-    """Rows on their way into one region of a page. As a context manager it aborts unless committed.
+class Pending(ABC):
+    """Something on its way into the store: filled, then published. As a context manager it aborts otherwise.
+
+    Attributes:
+        count: Rows that are to be filled.
+        nbytes: Bytes of all segments together.
+    """
+
+    moves = True
+    """Whether the rows are new to readers, so that the unit's generation moves."""
+
+    count: int
+    nbytes: int
+    _engine: Engine
+    _unit: bytes
+    _open = True
+
+    @property
+    @abstractmethod
+    def pages(self) -> tuple[OpenPage, ...]:
+        """The pages it writes to."""
+
+    @abstractmethod
+    def next_segment(self) -> memoryview | None:
+        """The next writable buffer of packed bytes, in row order; None when every row has one.
+
+        A segment is whole rows, at most 1 MiB of them. Asking for the next one writes the one before into
+        the page, so that one must be filled by then and not touched after. Any thread, one at a time.
+
+        Raises:
+            NoSpace: The file system takes no more; the write can only be aborted.
+            WriteClosed: After `commit` or `abort`.
+        """
+
+    @abstractmethod
+    def seal(self) -> None:
+        """Have every byte in the page and let the window go: what is left is to publish the rows or to abort.
+
+        Raises:
+            NoSpace: The file system takes no more; the write can only be aborted.
+            WriteClosed: The write is closed, or not all rows were filled.
+        """
+
+    @abstractmethod
+    def to_disk(self) -> None:
+        """Bring the rows to the disk if that is promised; the commit then need not. Any thread."""
+
+    def commit(self) -> int:
+        """Publish the rows; the generation this makes.
+
+        Segments never asked for are an error: a write publishes all its rows or none.
+
+        Raises:
+            UnknownSession: The session was dropped meanwhile.
+            Stale: It was replaced meanwhile, or its page was freed under the write.
+            Gap: It was cut meanwhile, below the start of the write.
+            Quarantined: It was quarantined meanwhile.
+            OutOfBudget: Other processes took the room meanwhile.
+            NoSpace: The file system takes no more.
+            WriteClosed: The write is closed, or not all rows were filled.
+        """
+        return commit(self._engine, [self])[0]
+
+    def abort(self) -> None:
+        """Give everything back. Does nothing after `commit` or `abort`."""
+        if self._open:
+            self._undo()
+            self._close()
+
+    @abstractmethod
+    def keep_tails(self) -> None:
+        """Let the next rows in its regions go on with the last digest pieces."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Have every byte in the page, and on the disk if that is promised."""
+
+    @abstractmethod
+    def _publish(self, writer: Writer) -> int:
+        """Make the rows part of the unit; the new generation. The unit is summed up afterwards."""
+
+    @abstractmethod
+    def _account(self, writer: Writer) -> None:
+        """Enter the bytes into the budget, and their digests into the catalog."""
+
+    @abstractmethod
+    def _published(self) -> None:
+        """The transaction is committed."""
+
+    @abstractmethod
+    def _undo(self) -> None:
+        """Give page rows back."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """It is over: let go of what it holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+class PageWrite(Pending):
+    """Rows on their way into one region of a page.
 
     Args:
         engine: The store.
@@ -38,9 +144,6 @@ class PageWrite(ABC):
         side: K or V.
         count: Number of rows.
     """
-
-    moves = True
-    """Whether the rows are new to readers, so that the unit's generation moves."""
 
     def __init__(
         self, engine: Engine, unit: bytes, name: bytes, page: OpenPage, layer: int, side: int, count: int
@@ -57,7 +160,6 @@ class PageWrite(ABC):
         self._page_row = page.reserve(layer, side, count)
         self._charge = page.charge(layer, side, self._page_row, count)
         self._base = page.layout.offset(layer, side)
-        self._open = True
         self._sealed = False
         self._synced = False
         self._done = 0
@@ -67,16 +169,13 @@ class PageWrite(ABC):
         self._tail = self._first_tail()
         engine.begin_writing(unit, self._reserved)
 
+    @property
+    def pages(self) -> tuple[OpenPage, ...]:
+        """As `Pending`: its page."""
+        return (self._page,)
+
     def next_segment(self) -> memoryview | None:
-        """The next writable buffer of packed bytes, in row order; None when every row has one.
-
-        A segment is whole rows, at most 1 MiB of them. Asking for the next one writes the one before into
-        the page, so that one must be filled by then and not touched after. Any thread, one at a time.
-
-        Raises:
-            NoSpace: The file system takes no more; the write can only be aborted.
-            WriteClosed: After `commit` or `abort`.
-        """
+        """As `Pending`: the next buffer."""
         if not self._open:
             raise WriteClosed
         self._flush()
@@ -112,50 +211,29 @@ class PageWrite(ABC):
             self._flush()
 
     def seal(self) -> None:
-        """Have every byte in the page and let the window go: what is left is to publish the rows or to abort.
-
-        Raises:
-            NoSpace: The file system takes no more; the write can only be aborted.
-            WriteClosed: The write is closed, or not all rows were filled.
-        """
+        """As `Pending`: have every byte in the page."""
         self._flush_all()
         if not self._sealed:
             self._sealed = True
             self._engine.windows.give_back(self._window)
 
     def to_disk(self) -> None:
-        """Bring the rows to the disk if that is promised; the commit then need not. Any thread."""
+        """As `Pending`: bring the rows to the disk."""
         self._flush_all()
         self._sync_page()
 
-    def commit(self) -> int:
-        """Publish the rows; the generation this makes.
+    def _undo(self) -> None:
+        self._page.unreserve(self._region, self._page_row, self.count)
 
-        Segments never asked for are an error: a write publishes all its rows or none.
-
-        Raises:
-            UnknownSession: The session was dropped meanwhile.
-            Stale: It was replaced meanwhile, or its page was freed under the write.
-            Gap: It was cut meanwhile, below the start of the write.
-            Quarantined: It was quarantined meanwhile.
-            OutOfBudget: Other processes took the room meanwhile.
-            NoSpace: The file system takes no more.
-            WriteClosed: The write is closed, or not all rows were filled.
-        """
-        return commit(self._engine, [self])[0]
-
-    def abort(self) -> None:
-        """Give everything back. Does nothing after `commit` or `abort`."""
-        if self._open:
-            self._page.unreserve(self._region, self._page_row, self.count)
-            self._close()
+    def keep_tails(self) -> None:
+        """As `Pending`: of its region."""
+        self._page.tails[self._region] = self._tail
 
     @abstractmethod
     def _name_rows(self, writer: Writer) -> int:
         """Make the rows part of the unit; the new generation. The unit is summed up afterwards."""
 
     def _finish(self) -> None:
-        """Have every byte in the page, and on the disk if that is promised."""
         self.seal()
         self._sync_page()
 
@@ -170,7 +248,6 @@ class PageWrite(ABC):
         return self._name_rows(writer)
 
     def _account(self, writer: Writer) -> None:
-        """Enter the bytes into the budget, and their digests into the catalog."""
         page = self._page
         first = 0 if writer.page(page.number) is not None else page.base
         if first and page.published and not os.fstat(page.fd).st_nlink:
@@ -183,10 +260,9 @@ class PageWrite(ABC):
             writer.put("digests", *encode_piece(page.number, self._region, piece))
 
     def _published(self) -> None:
-        """The transaction is committed."""
         self._page.published = True
         self._page.doomed = False
-        self._page.tails[self._region] = self._tail
+        self.keep_tails()
         self._close()
         self._engine.usage.note(self._unit, self._engine.clock())
 
@@ -240,16 +316,8 @@ class PageWrite(ABC):
         self._engine.end_writing(self._unit, self._reserved)
         self._engine.pages.done(self._page)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
-
-
-def commit(engine: Engine, writes: Sequence[PageWrite]) -> list[int]:
+def commit(engine: Engine, writes: Sequence[Pending]) -> list[int]:
     """See `Store.commit`."""
     units = {write._unit: write.moves for write in writes}
 

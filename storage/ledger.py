@@ -18,6 +18,7 @@ from .catalog import Reader
 from .digest import written_rows
 from .engine import Engine
 from .errors import UnknownNamespace
+from .extents import is_tail
 from .names import unit_of_namespace
 from .page import BLOCK, BadHeader, PageKind, PageLayout, page_path, parse_header
 from .records import NamespaceRecord, SessionRecord
@@ -181,9 +182,9 @@ class Count:
                 spec, rows = session.schema.layer(layer) if extents else None, session.rows_in(layer)
                 if spec is None:
                     continue
-                self.ledger.logical.add_rows(spec, rows)
                 self.ledger.as_fp16 += rows * spec.dim * FP16_BYTES
                 for page, row, count in extents:
+                    self.ledger.logical.add_rows(spec.wire if is_tail(page) else spec, count)
                     self._named[page][layer * 2 + session.side].append((row, row + count))
 
     def _add_page(self, reader: Reader, page: int) -> None:

@@ -1,8 +1,9 @@
 """Pages open for writing in this process: where free page rows are, and how bytes get there.
 
 A page is written only by the process that made it; for all others, and after a restart, it is sealed. A
-page's number is its writer's number (u32) above a counter (u32), so that no two processes ever make the
-same page, and an unnamed file tells whose it is. Published page rows are never written again.
+page's number is its writer's number (u32) above a bit for rows not coded yet and a counter (31 bits), so that
+no two processes ever make the same page, and an unnamed file tells whose it is. Published page rows are never
+written again.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from pathlib import Path
 import xxhash
 
 from .errors import DirectoryError, NoHandles, NoSpace, PageCorrupt
+from .extents import TAIL, is_tail
 from .files import FULL, NO_HANDLES
 from .page import PageLayout, align, page_path, region_key
 from .spares import Freed, Spare, Spares
+
+_Place = tuple[bytes, int, bool]
+"""Unit, side, and whether rows are not coded yet."""
 
 
 class Tail:
@@ -160,15 +165,16 @@ class OpenPages:
         self._next = writer << 32
         self._limit = limit
         self._remove = remove
-        self._current: OrderedDict[tuple[bytes, int], OpenPage] = OrderedDict()
+        self._current: OrderedDict[_Place, OpenPage] = OrderedDict()
         self._pages: dict[int, OpenPage] = {}
         self._spares = Spares(self._rename, lambda number: remove(page_path(directory, number)))
 
-    def current(self, unit: bytes, side: int) -> OpenPage | None:
-        """The page that rows of this side are appended to, if one is open."""
-        page = self._current.get((unit, side))
+    def current(self, unit: bytes, side: int, *, tail: bool = False) -> OpenPage | None:
+        """The page that rows of this side are appended to, coded or not yet, if one is open."""
+        place = unit, side, tail
+        page = self._current.get(place)
         if page is not None:
-            self._current.move_to_end((unit, side))
+            self._current.move_to_end(place)
         return page
 
     def create(self, unit: bytes, layout: PageLayout) -> OpenPage:
@@ -182,8 +188,8 @@ class OpenPages:
         page = self._from_spare(layout) or self._new_file(layout)
         self._pages[page.number] = page
         for side in layout.sides:
-            self._retire((unit, side))
-            self._current[unit, side] = page
+            self._retire((unit, side, layout.tail))
+            self._current[unit, side, layout.tail] = page
             page.current += 1
         while len(self._current) > self._limit:
             self._retire(next(iter(self._current)))
@@ -247,7 +253,7 @@ class OpenPages:
         return None if spare is None else OpenPage(spare.number, layout, spare.fd, spare)
 
     def _new_file(self, layout: PageLayout) -> OpenPage:
-        number = self._new_number()
+        number = self._new_number(tail=layout.tail)
         path = page_path(self.directory, number)
         page = OpenPage(number, layout, self._open(path))
         # Held as long as the file is open: nobody may take it for a spare. See spares.py.
@@ -260,13 +266,13 @@ class OpenPages:
             raise
         return page
 
-    def _new_number(self) -> int:
+    def _new_number(self, *, tail: bool) -> int:
         number = self._next
         self._next += 1
-        return number
+        return number | TAIL if tail else number
 
     def _rename(self, path: str) -> int:
-        number = self._new_number()
+        number = self._new_number(tail=is_tail(int(os.path.basename(path), 16)))
         os.rename(path, page_path(self.directory, number))
         return number
 
@@ -283,7 +289,7 @@ class OpenPages:
                     raise NoHandles from error
                 self._retire(next(iter(self._current)))
 
-    def _retire(self, key: tuple[bytes, int]) -> None:
+    def _retire(self, key: _Place) -> None:
         page = self._current.pop(key, None)
         if page is not None:
             page.current -= 1

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import xxhash
 
+from .extents import is_tail
 from .schema import Schema
 
 MAGIC = b"PIONPAGE"
@@ -65,11 +66,13 @@ class PageLayout:
         capacity: Rows a region can hold; for a state its length in bytes.
         sides: Schema of each side present; empty for a state. Two sides are both uniform, or list equally
             many layers.
+        tail: Whether the rows are those after the closed groups; then `sides` say how they are until coded.
     """
 
     kind: PageKind
     capacity: int
     sides: Mapping[int, Schema]
+    tail: bool = False
 
     @cached_property
     def header_bytes(self) -> int:
@@ -164,7 +167,7 @@ def parse_header(data: bytes | memoryview) -> tuple[int, PageLayout]:
     schemas = _parse_sides(body[_FIXED.size :], sides)
     if bool(schemas) != (kind == PageKind.ROWS) or len({s.num_layers for s in schemas.values()}) > 1:
         raise BadHeader("sides do not fit the page kind")
-    layout = PageLayout(PageKind(kind), capacity, schemas)
+    layout = PageLayout(PageKind(kind), capacity, schemas, is_tail(page))
     if layout.header_bytes != header_bytes:
         raise BadHeader("damaged header length")
     return page, layout

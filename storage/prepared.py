@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 import xxhash
 
 from .errors import TransactionDead
+from .extents import Extents
+from .filling import Pending
+from .group_write import GroupWrite, PageFor
 from .open_pages import OpenPage, Tail
 from .records import SessionRecord
+from .runs import View
 from .states import StateWrite
 from .write import Write
 
@@ -19,8 +24,48 @@ Place = tuple[int, int]
 """Layer and side, which sort as k0 v0 k1 v1 …"""
 
 
-class PreparedWrite(Write):
-    """Rows on their way into a transaction: `commit` makes them part of it, for nobody else to see."""
+class _Prepared(Pending):
+    """On its way into a transaction: `commit` makes it a part of that, for nobody else to see."""
+
+    _transaction: Transaction
+    _prepared = False
+
+    def to_disk(self) -> None:
+        """Nothing: the transaction brings its pages to the disk before it is published."""
+
+    def commit(self) -> int:
+        """Add it to the transaction; the generation that is bound to.
+
+        Raises:
+            TransactionDead: It has ended meanwhile; the write is aborted.
+            WriteClosed: Not all rows were filled.
+        """
+        if self._transaction.reason:
+            self.abort()
+            raise TransactionDead(self._transaction.reason)
+        self.seal()
+        self._prepared = True
+        # The pages are the transaction's own: the next rows may go on with the last pieces.
+        self.keep_tails()
+        self._add()
+        return self._transaction.base.generation
+
+    def abort(self) -> None:
+        """Give everything back, unless it is a part of the transaction: then it ends with that."""
+        if not self._prepared:
+            super().abort()
+
+    def discard(self) -> None:
+        """The transaction has ended."""
+        super().abort()
+
+    @abstractmethod
+    def _add(self) -> None:
+        """Hand it to the transaction."""
+
+
+class PreparedWrite(_Prepared, Write):
+    """Rows on their way into a transaction."""
 
     def __init__(
         self,
@@ -32,45 +77,16 @@ class PreparedWrite(Write):
         count: int,
     ) -> None:
         self._transaction = transaction
-        self._place = (layer, session.side)
-        self._prepared = False
+        self.place: Place = (layer, session.side)
         self.hasher = xxhash.xxh3_64()
         super().__init__(transaction.engine, session, page, layer, start, count)
 
-    @property
-    def place(self) -> Place:
-        """Layer and side."""
-        return self._place
-
-    def to_disk(self) -> None:
-        """Nothing: the transaction brings its pages to the disk before it is published."""
-
-    def commit(self) -> int:
-        """Add the rows to the transaction; the generation it is bound to.
-
-        Raises:
-            TransactionDead: It has ended meanwhile; the write is aborted.
-            WriteClosed: Not all rows were filled.
-        """
-        _seal(self, self._transaction)
-        self._prepared = True
-        # The page is the transaction's own: the next rows may go on with the last piece.
-        self._page.tails[self._region] = self._tail
+    def _add(self) -> None:
         self._transaction.add(self, (self._page.number, self._page_row, self.count))
-        return self._transaction.base.generation
-
-    def abort(self) -> None:
-        """Give everything back, unless the rows are part of the transaction: then they end with it."""
-        if not self._prepared:
-            super().abort()
-
-    def discard(self) -> None:
-        """The transaction has ended."""
-        super().abort()
 
     def _first_tail(self) -> Tail:
         """The rows are filled from the first one on, maybe anew."""
-        self.hasher = self._transaction.hashers[self._place].copy()
+        self.hasher = self._transaction.hashers[self.place].copy()
         return super()._first_tail()
 
     def _flush(self) -> None:
@@ -78,34 +94,40 @@ class PreparedWrite(Write):
         super()._flush()
 
 
-class PreparedState(StateWrite):
-    """A state on its way into a transaction. See `PreparedWrite`."""
+class PreparedGroupWrite(_Prepared, GroupWrite):
+    """Rows on their way into a layer of a transaction that codes groups."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        session: SessionRecord,
+        layer: int,
+        start: int,
+        count: int,
+        held: Extents,
+        page_for: PageFor,
+        view: View,
+    ) -> None:
+        self._transaction = transaction
+        self.place: Place = (layer, session.side)
+        self.hasher = transaction.hashers[self.place].copy()
+        super().__init__(transaction.engine, session, layer, start, count, held, page_for, view)
+
+    def _add(self) -> None:
+        self._transaction.replace(self, self.result)
+
+    def _take(self, data: memoryview) -> None:
+        self.hasher.update(data)
+        super()._take(data)
+
+
+class PreparedState(_Prepared, StateWrite):
+    """A state on its way into a transaction."""
 
     def __init__(self, transaction: Transaction, page: OpenPage, number: int, length: int) -> None:
         self._transaction = transaction
-        self._prepared = False
         self.number = number
         super().__init__(transaction.engine, transaction.plan.namespace, page, number, length)
 
-    def commit(self) -> int:
-        """Add the state to the transaction; the generation it is bound to. Raises as `PreparedWrite`."""
-        _seal(self, self._transaction)
-        self._prepared = True
+    def _add(self) -> None:
         self._transaction.add_state(self)
-        return self._transaction.base.generation
-
-    def abort(self) -> None:
-        """Give everything back, unless the state is part of the transaction."""
-        if not self._prepared:
-            super().abort()
-
-    def discard(self) -> None:
-        """The transaction has ended."""
-        super().abort()
-
-
-def _seal(write: PreparedWrite | PreparedState, transaction: Transaction) -> None:
-    if transaction.reason:
-        write.abort()
-        raise TransactionDead(transaction.reason)
-    write.seal()

@@ -11,12 +11,13 @@ from pionkv.kernels.formats import LayerSpec
 
 from .catalog import Writer
 from .engine import Engine
-from .errors import BadRange, PageCorrupt, PageGone, RowsNotStored, Stale
-from .extents import Extents, cut, slice_rows
+from .errors import BadRange, Grouped, PageCorrupt, PageGone, RowsNotStored, Stale
+from .extents import Extents, cut, rows_of, slice_rows
 from .names import sids_of, unit_of_namespace
 from .page import page_path
 from .quarantine import quarantine
 from .records import NamespaceRecord, SessionRecord
+from .runs import Run, runs_of
 
 T = TypeVar("T")
 Select = Callable[[SessionRecord, int], Extents | None]
@@ -30,12 +31,17 @@ class Rows:
     Attributes:
         spec: Their format and dim.
         count: Number of rows.
-        parts: Their bytes in row order; read-only views that stay valid as long as they are referenced.
+        runs: Where they are, in row order.
     """
 
     spec: LayerSpec
     count: int
-    parts: list[memoryview]
+    runs: list[Run]
+
+    @property
+    def parts(self) -> list[memoryview]:
+        """The bytes of the runs; read-only views that stay valid as long as they are referenced."""
+        return [run.data for run in self.runs]
 
     @property
     def nbytes(self) -> int:
@@ -101,6 +107,7 @@ def locate(engine: Engine, sid: bytes, layer: int, start: int, end: int) -> list
     def attempt() -> list[Location] | None:
         with engine.catalog.snapshot() as reader:
             session = engine.readable(reader, sid)
+        _require_rows(session, layer)
         _map_layer(engine, session, layer, select)
         extents = select(session, layer) or ()
         _lend(engine, {extent[0] for extent in extents})
@@ -154,6 +161,7 @@ def locate_prefix(engine: Engine, namespace: bytes) -> tuple[NamespaceRecord, li
 
 def _mapped(engine: Engine, session: SessionRecord, layer: int, rows: int) -> tuple[Mapped, Extents]:
     """One layer's places, its bytes checked, and its extents."""
+    _require_rows(session, layer)
     _map_layer(engine, session, layer, _range(0, rows))
     extents = cut(session.extents_of(layer), rows)
     places = []
@@ -161,6 +169,12 @@ def _mapped(engine: Engine, session: SessionRecord, layer: int, rows: int) -> tu
         _, low, high = engine.maps.locate(page, layer, session.side, row, count)
         places.append(Location(Path(page_path(engine.directory.pages, page)), low, high - low))
     return Mapped(layer, session.side, session.schema.layer(layer), places), extents
+
+
+def _require_rows(session: SessionRecord, layer: int) -> None:
+    spec = session.schema.layer(layer)
+    if spec.details.grouped:
+        raise Grouped(spec.format)
 
 
 def _lend(engine: Engine, pages: set[int]) -> None:
@@ -224,8 +238,9 @@ def _map_layer(engine: Engine, session: SessionRecord, layer: int, select: Selec
     extents = select(session, layer) if layer >= 0 else None
     if extents is None:
         return None
-    parts = [engine.maps.rows(page, layer, session.side, row, count) for page, row, count in extents]
-    return Rows(session.schema.layer(layer), sum(extent[2] for extent in extents), parts)
+    spec, maps, side = session.schema.layer(layer), engine.maps, session.side
+    runs = runs_of(spec, extents, lambda page, row, count: maps.rows(page, layer, side, row, count))
+    return Rows(spec, rows_of(extents), runs)
 
 
 def _guarded(engine: Engine, sids: Sequence[bytes], attempt: Callable[[], T]) -> T:

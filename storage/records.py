@@ -79,13 +79,13 @@ class SessionRecord:
 
     def with_layer(self, layer: int, extents: Extents, generation: int) -> SessionRecord:
         """The session with other extents in one layer, at a cost that does not depend on the other layers."""
-        rows = rows_of(extents)
-        grown = rows - self.rows_in(layer)
+        rows, before = rows_of(extents), self.extents_of(layer)
+        grown = self.schema.bytes_of(layer, extents) - self.schema.bytes_of(layer, before)
         missing = max(0, layer - len(self.layers))
         pages = dict(self.pages)
         for page, _, _ in extents:
             pages[page] = pages.get(page, 0) + 1
-        for page, _, _ in self.extents_of(layer):
+        for page, _, _ in before:
             pages[page] -= 1
             if not pages[page]:
                 del pages[page]
@@ -99,7 +99,7 @@ class SessionRecord:
             (*self.layers[:layer], *((),) * missing, extents, *self.layers[layer + 1 :]),
             pages,
             (*self.rows[:layer], *(0,) * missing, rows, *self.rows[layer + 1 :]),
-            self.live_bytes + grown * self.schema.row_bytes(layer),
+            self.live_bytes + grown,
         )
 
     def encode(self) -> bytes:
@@ -126,7 +126,7 @@ class SessionRecord:
         )
         schema = Schema.decode(encoded)
         rows = tuple(map(rows_of, layers))
-        live = sum(count * schema.row_bytes(layer) for layer, count in enumerate(rows) if count)
+        live = sum(schema.bytes_of(layer, extents) for layer, extents in enumerate(layers) if extents)
         return cls(sid, slot, unit, side, schema, generation, layers, dict(pages), rows, live)
 
 

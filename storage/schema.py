@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 
 from pionkv.kernels.formats import LayerSpec, format_by_name, format_by_tag
 
 from .errors import LayerLimit
+from .extents import Extents, is_tail, rows_of
 
 _KIND = struct.Struct("<B")
 _RUN = struct.Struct("<BIIIH")
@@ -27,8 +28,6 @@ _FNV_PRIME = 0x01000193
 
 class Schema:
     """The (format, dim) of each layer of a session. Immutable; equal schemas compare and hash equal."""
-
-    __slots__ = ("_encoded", "_row_bytes", "_specs", "_uniform")
 
     def __init__(self, specs: Sequence[LayerSpec], *, uniform: bool) -> None:
         self._specs = tuple(specs)
@@ -75,6 +74,21 @@ class Schema:
         if not 0 <= index < len(self._row_bytes):
             raise LayerLimit(index, len(self._row_bytes))
         return self._row_bytes[index]
+
+    @cached_property
+    def wire(self) -> Schema:
+        """How rows are until they are coded: the schema itself, unless layers code groups of rows."""
+        if not any(spec.details.grouped for spec in self._specs):
+            return self
+        return Schema([spec.wire for spec in self._specs], uniform=self._uniform)
+
+    def bytes_of(self, index: int, extents: Extents) -> int:
+        """Bytes of the rows of a layer."""
+        row_bytes, spec = self.row_bytes(index), self.layer(index)
+        if not spec.details.grouped:
+            return rows_of(extents) * row_bytes
+        wire = spec.wire.row_bytes
+        return sum(count * (wire if is_tail(page) else row_bytes) for page, _, count in extents)
 
     @property
     def digest(self) -> int:

@@ -34,7 +34,7 @@ from .schema import Schema
 from .states import StateWrite
 from .totals import StoreInfo, store_info
 from .usage import store_usage
-from .write import Write
+from .write import RowsWrite
 
 COMPACTED_PER_TICK = 32 << 20
 """Bytes of rows that one `tick` rewrites at most, or one piece more."""
@@ -257,8 +257,10 @@ class Store(PrefixCalls):
         """Why a namespace is no more, and since when, if that is known still."""
         return listing.find_gone(self._engine, namespace)
 
-    def begin_write(self, sid: bytes, layer: int, start: int, count: int) -> Write:
+    def begin_write(self, sid: bytes, layer: int, start: int, count: int) -> RowsWrite:
         """Begin to write rows [start, start + count) of a layer, over rows there are or right after.
+
+        Where the layer's format codes groups they are filled as fp16 rows: `spec` of the write says so.
 
         Raises:
             UnknownSession: No such session.
@@ -267,12 +269,13 @@ class Store(PrefixCalls):
             LayerLimit: The schema or the settings do not have the layer.
             RowLimit: More rows than the settings allow.
             Gap: The layer ends before `start`.
+            ClosedGroup: Rows that were coded in groups would be overwritten, and rows after them kept.
             OutOfBudget: The rows do not fit the budget, whatever is evicted; nothing was.
             NoSpace: The file system takes no more.
         """
         return write.begin(self._engine, sid, layer, start, count)
 
-    def commit(self, writes: Sequence[Write | StateWrite]) -> list[int]:
+    def commit(self, writes: Sequence[RowsWrite | StateWrite]) -> list[int]:
         """Publish several writes in one step: readers see all of them or none; their generations.
 
         Cheaper than one commit each. When it raises, none is published and all are closed.

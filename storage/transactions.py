@@ -33,23 +33,25 @@ from .errors import (
     TransactionDead,
     UnknownSession,
 )
-from .extents import Extents, slice_rows, splice
+from .extents import Extents, rows_of, slice_rows, splice
 from .files import sync_directory, sync_file
 from .identity import inherit, put_manifest
 from .names import K_SUFFIX, sids_of, unit_of_namespace
 from .open_pages import OpenPage
 from .options import Durability
 from .page import K_SIDE, V_SIDE, PageKind, PageLayout, align
-from .prepared import Place, PreparedState, PreparedWrite
+from .prepared import Place, PreparedGroupWrite, PreparedState, PreparedWrite
 from .read import Rows
 from .receipts import Receipt
 from .records import NamespaceRecord, SessionRecord
+from .runs import View, runs_of
 from .schema import Schema
 from .states import new_page
 from .units import drop_states, drop_unit, open_unit, refresh, replace_session
-from .write import APPEND_REGION_BYTES, check_place
+from .write import APPEND_REGION_BYTES, APPEND_ROWS, check_place
 
 SIDES = (K_SIDE, V_SIDE)
+PreparedRows = PreparedWrite | PreparedGroupWrite
 PRIVATE = b"t"
 """Kind byte of the unit that a transaction's pages are kept under; no unit of the catalog has it."""
 
@@ -78,7 +80,8 @@ class Transaction:
     reason: str = ""
     receipt: Receipt | None = None
     _runs: dict[Place, Extents] = field(default_factory=dict)
-    _writes: list[PreparedWrite | PreparedState] = field(default_factory=list)
+    _grouped: dict[Place, Extents] = field(default_factory=dict)
+    _writes: list[PreparedRows | PreparedState] = field(default_factory=list)
     _synced: int = 0
     _states: dict[int, PreparedState] = field(default_factory=dict)
 
@@ -104,7 +107,7 @@ class Transaction:
         """The schema of a side. Raises `UnknownSession` for any other session."""
         return self.plan.schemas[self._side(sid)]
 
-    def begin_write(self, sid: bytes, layer: int, start: int, count: int) -> PreparedWrite:
+    def begin_write(self, sid: bytes, layer: int, start: int, count: int) -> PreparedRows:
         """Begin to write rows [start, start + count) of a layer, right after those it has.
 
         Raises:
@@ -130,7 +133,21 @@ class Transaction:
         if self.plan.tokens is not None and start + count > self.plan.tokens:
             raise BeyondTokens(start + count, self.plan.tokens)
         session = SessionRecord.new(sid, 0, self._private, side, schema, 0)
-        return PreparedWrite(self, session, self._page(layer, side, count), layer, start, count)
+        if not schema.layer(layer).details.grouped:
+            return PreparedWrite(self, session, self._page(layer, side, count), layer, start, count)
+
+        def page_for(count: int, tail: bool) -> OpenPage:
+            return self._page(layer, side, count, tail=tail)
+
+        extents = self._joined(self.base, layer, side)
+        view = self._view(layer, side)
+        return PreparedGroupWrite(self, session, layer, start, count, extents, page_for, view)
+
+    def replace(self, write: PreparedGroupWrite, extents: Extents) -> None:
+        """Take over the rows of a write, which make the layer these extents."""
+        self._grouped[write.place] = extents
+        self.hashers[write.place] = write.hasher
+        self._writes.append(write)
 
     def add(self, write: PreparedWrite, run: tuple[int, int, int]) -> None:
         """Take over the rows of a write."""
@@ -157,8 +174,8 @@ class Transaction:
         if not 0 <= start < end <= held:
             raise RowsNotStored(layer, start, end, held)
         extents = slice_rows(self._joined(self.base, layer, side), start, end)
-        parts = [self._bytes(page, layer, side, row, count) for page, row, count in extents]
-        return Rows(self.plan.schemas[side].layer(layer), end - start, parts)
+        spec = self.plan.schemas[side].layer(layer)
+        return Rows(spec, end - start, runs_of(spec, extents, self._view(layer, side)))
 
     def begin_state(self, number: int, length: int) -> PreparedState:
         """Begin to write a state blob, which describes the position after the last row.
@@ -217,6 +234,9 @@ class Transaction:
                 write.discard()
             self._end()
 
+    def _view(self, layer: int, side: int) -> View:
+        return lambda page, row, count: self._bytes(page, layer, side, row, count)
+
     def _bytes(self, page: int, layer: int, side: int, row: int, count: int) -> memoryview:
         maps = self.engine.maps
         try:
@@ -229,7 +249,7 @@ class Transaction:
             raise Stale(self.plan.namespace) from error
 
     def _own_pages(self) -> dict[int, OpenPage]:
-        return {write._page.number: write._page for write in self._writes}
+        return {page.number: page for write in self._writes for page in write.pages}
 
     def _end(self) -> None:
         if self.receipt is None:
@@ -253,6 +273,8 @@ class Transaction:
         return sids.index(sid)
 
     def _rows(self, place: Place) -> int:
+        if place in self._grouped:
+            return rows_of(self._grouped[place])
         return self.base.tokens + sum(extent[2] for extent in self._runs.get(place, ()))
 
     def _places(self) -> list[Place]:
@@ -268,19 +290,22 @@ class Transaction:
                 raise Incomplete(SIDE_NAMES[side], layer, held, wanted)
         return wanted
 
-    def _page(self, layer: int, side: int, count: int) -> OpenPage:
-        """A page of the transaction with so many free rows, once there is room for them."""
+    def _page(self, layer: int, side: int, count: int, *, tail: bool = False) -> OpenPage:
+        """A page of the transaction with so many free rows, coded or not yet, once there is room for them."""
         engine = self.engine
         with engine.catalog.snapshot() as reader:
             stored = reader.counters().bytes
-        page = engine.pages.current(self._private, side)
+        page = engine.pages.current(self._private, side, tail=tail)
         if page is not None and page.free_rows(layer, side) >= count:
             engine.reserve(self._private, page.cost(layer, side, count), stored)
             return page
         schemas = dict(zip(SIDES, self.plan.schemas, strict=True))
         if len({schema.num_layers for schema in schemas.values()}) > 1:
             schemas = {side: schemas[side]}
-        layout = PageLayout(PageKind.ROWS, self._capacity(layer, side, count), schemas)
+        if tail:
+            schemas = {side: schema.wire for side, schema in schemas.items()}
+        capacity = max(count, APPEND_ROWS) if tail else self._capacity(layer, side, count)
+        layout = PageLayout(PageKind.ROWS, capacity, schemas, tail)
         needed = layout.header_bytes + align(count * layout.row_bytes(layer, side))
         engine.reserve(self._private, needed, stored)
         return engine.pages.create(self._private, layout)
@@ -346,6 +371,8 @@ class Transaction:
         return found
 
     def _joined(self, base: Base, layer: int, side: int) -> Extents:
+        if (layer, side) in self._grouped:
+            return self._grouped[layer, side]
         extents = base.extents[side][layer]
         rows = base.tokens
         for run in self._runs.get((layer, side), ()):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from . import gone, refs
 from .catalog import Reader, Writer
+from .errors import Gap, Stale, UnknownSession
 from .expiry import set_expiry
 from .extents import cut
 from .identity import forget
@@ -84,6 +85,18 @@ def drop_states(writer: Writer, record: NamespaceRecord) -> None:
         refs.release(writer, StateRecord.decode(raw).page)
     refs.delete_prefix(writer, "states", uid)
     record.states = 0
+
+
+def live_session(writer: Writer, sid: bytes, slot: int, layer: int, start: int) -> SessionRecord:
+    """The session that a write was begun for. Raises `UnknownSession`, `Stale`, `Gap`."""
+    session = writer.session(sid)
+    if session is None:
+        raise UnknownSession(sid)
+    if session.slot != slot:
+        raise Stale(sid)
+    if start > session.rows_in(layer):
+        raise Gap(layer, session.rows_in(layer), start)
+    return session
 
 
 def replace_session(writer: Writer, old: SessionRecord, new: SessionRecord) -> None:

@@ -6,15 +6,17 @@ from pionkv.kernels.formats import LayerSpec
 
 from .catalog import Reader, Writer
 from .engine import Engine
-from .errors import BadRange, Gap, LayerLimit, RowLimit, Stale, UnknownSession
+from .errors import BadRange, Gap, LayerLimit, PageCorrupt, PageGone, RowLimit, UnknownSession
 from .extents import splice
 from .filling import PageWrite
+from .group_write import GroupWrite
 from .names import sids_of
 from .open_pages import OpenPage
 from .page import PageKind, PageLayout, align
+from .quarantine import quarantine
 from .records import SessionRecord
 from .schema import Schema
-from .units import replace_session
+from .units import live_session, replace_session
 
 APPEND_ROWS = 256
 """Least capacity of a page opened for appends: a prefix that grows row by row opens few pages."""
@@ -54,13 +56,7 @@ class Write(PageWrite):
         self.start = start
 
     def _check(self, writer: Writer) -> None:
-        session = writer.session(self.sid)
-        if session is None:
-            raise UnknownSession(self.sid)
-        if session.slot != self._slot:
-            raise Stale(self.sid)
-        if self.start > session.rows_in(self.layer):
-            raise Gap(self.layer, session.rows_in(self.layer), self.start)
+        live_session(writer, self.sid, self._slot, self.layer, self.start)
 
     def _name_rows(self, writer: Writer) -> int:
         session = writer.session(self.sid)
@@ -74,7 +70,11 @@ class Write(PageWrite):
         return writer.generation
 
 
-def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> Write:
+RowsWrite = Write | GroupWrite
+"""Rows on their way into a layer: stored one by one, or coded in groups."""
+
+
+def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> RowsWrite:
     """See `Store.begin_write`."""
     with engine.catalog.snapshot() as reader:
         session = engine.session(reader, sid)
@@ -82,23 +82,39 @@ def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> Wri
     check_place(engine, session.schema, layer, start, count)
     if start > session.rows_in(layer):
         raise Gap(layer, session.rows_in(layer), start)
-    return Write(engine, session, page_for(engine, session, layer, count), layer, start, count)
+    if not session.schema.layer(layer).details.grouped:
+        return Write(engine, session, page_for(engine, session, layer, count), layer, start, count)
+
+    def page_of(count: int, tail: bool) -> OpenPage:
+        return page_for(engine, session, layer, count, tail=tail)
+
+    def view(page: int, row: int, count: int) -> memoryview:
+        return engine.maps.rows(page, layer, session.side, row, count)
+
+    held = session.extents_of(layer)
+    try:
+        return GroupWrite(engine, session, layer, start, count, held, page_of, view)
+    except (PageGone, PageCorrupt) as error:
+        quarantine(engine, error, session.unit)
+        return begin(engine, sid, layer, start, count)
 
 
-def page_for(engine: Engine, session: SessionRecord, layer: int, count: int) -> OpenPage:
-    """An open page with so many free rows in a layer, once there is room for them.
+def page_for(
+    engine: Engine, session: SessionRecord, layer: int, count: int, *, tail: bool = False
+) -> OpenPage:
+    """An open page with so many free rows in a layer, coded or not yet, once there is room for them.
 
     Raises:
         OutOfBudget, NoSpace, NoHandles: As `Store.begin_write`.
     """
     with engine.catalog.snapshot() as reader:
-        page = _current_page(engine, reader, session, layer, count)
-        layout = _layout(reader, session, layer, count) if page is None else page.layout
+        page = _current_page(engine, reader, session, layer, count, tail)
+        layout = _layout(reader, session, layer, count, tail) if page is None else page.layout
         stored = reader.counters().bytes
     if page is not None:
         needed = page.cost(layer, session.side, count)
     else:
-        needed = layout.header_bytes + align(count * session.schema.row_bytes(layer))
+        needed = layout.header_bytes + align(count * layout.row_bytes(layer, session.side))
     engine.reserve(session.unit, needed, stored)
     if page is not None and page.number in engine.pages:
         return page
@@ -118,13 +134,13 @@ def check_place(engine: Engine, schema: Schema, layer: int, start: int, count: i
 
 
 def _current_page(
-    engine: Engine, reader: Reader, session: SessionRecord, layer: int, count: int
+    engine: Engine, reader: Reader, session: SessionRecord, layer: int, count: int, tail: bool
 ) -> OpenPage | None:
     """The open page of this side, when it has the rows and its file is still named."""
-    page = engine.pages.current(session.unit, session.side)
+    page = engine.pages.current(session.unit, session.side, tail=tail)
     if page is None or page.free_rows(layer, session.side) < count:
         return None
-    if page.layout.sides[session.side] != session.schema:
+    if page.layout.sides[session.side] != (session.schema.wire if tail else session.schema):
         return None
     if page.published and reader.page(page.number) is None:
         engine.pages.forget(page.number)
@@ -132,10 +148,13 @@ def _current_page(
     return page
 
 
-def _layout(reader: Reader, session: SessionRecord, layer: int, count: int) -> PageLayout:
+def _layout(reader: Reader, session: SessionRecord, layer: int, count: int, tail: bool) -> PageLayout:
     """A new page for this write: as large as it is when the layer is empty, else with room for more."""
     capacity = count
-    if session.layers:
+    if tail:
+        # Rows leave a tail as fast as they come: a page of it is soon of no use.
+        capacity = max(count, APPEND_ROWS)
+    elif session.layers:
         row_bytes = session.schema.row_bytes(layer)
         held = max(session.rows_in(layer), APPEND_ROWS)
         capacity = max(count, min(held, APPEND_REGION_BYTES // row_bytes))
@@ -144,4 +163,6 @@ def _layout(reader: Reader, session: SessionRecord, layer: int, count: int) -> P
         other = reader.session(sid)
         if other is not None and other.schema.num_layers == session.schema.num_layers:
             sides[other.side] = other.schema
-    return PageLayout(PageKind.ROWS, capacity, sides)
+    if tail:
+        sides = {side: schema.wire for side, schema in sides.items()}
+    return PageLayout(PageKind.ROWS, capacity, sides, tail)

@@ -13,7 +13,7 @@ from pionkv.storage import MODEL_BYTES, Schema, StaleGeneration
 from ..arguments import Argument, Cursor, blob, integer, integer_within, keyword, shown
 from ..clients import Client
 from ..dispatch import Handler
-from ..schemas import per_layer, uniform
+from ..schemas import for_keys, per_layer, uniform
 
 REGISTER, LOOKUP = "KV.PREFIX.REGISTER", "KV.PREFIX.LOOKUP"
 HIT, MISS = reply.simple("HIT"), reply.simple("MISS")
@@ -43,7 +43,7 @@ def register(client: Client, args: Sequence[Argument]) -> bytes:
     if cursor.take_keyword("SCHEMA"):
         k_schema, v_schema = two_sides(REGISTER, client, cursor)
     else:
-        k_schema = v_schema = same_for_all(REGISTER, client, cursor)
+        k_schema, v_schema = same_for_all(REGISTER, client, cursor)
     options = _options(client, cursor)
     client.service.store.register(
         namespace,
@@ -65,15 +65,16 @@ def checked_name(client: Client, argument: Argument) -> bytes:
     return name
 
 
-def same_for_all(command: str, client: Client, cursor: Cursor) -> Schema:
-    """`kv_dim format`: one spec for every layer of both sides."""
+def same_for_all(command: str, client: Client, cursor: Cursor) -> tuple[Schema, Schema]:
+    """`kv_dim format`: one format and dim for every layer; the schemas of both sides."""
     dim = integer_within(cursor.take(), 1, client.service.limits.dim, "kv_dim out of range")
-    return uniform(command, "vquant", shown(cursor.take()), dim)
+    schema = uniform(command, "vquant", shown(cursor.take()), dim)
+    return for_keys(schema), schema
 
 
 def two_sides(command: str, client: Client, cursor: Cursor) -> tuple[Schema, Schema]:
     """`K n spec ... V n spec ...`: the schemas of both sides."""
-    return _side(command, client, cursor, "K"), _side(command, client, cursor, "V")
+    return for_keys(_side(command, client, cursor, "K")), _side(command, client, cursor, "V")
 
 
 def _side(command: str, client: Client, cursor: Cursor, side: str) -> Schema:

@@ -53,8 +53,8 @@ def begin(client: Client, args: Sequence[Argument]) -> bytes:
 def _option(client: Client, cursor: Cursor, options: Options) -> None:
     limits = client.service.limits
     if cursor.left >= 3 and cursor.take_keyword("KV"):
-        schema = same_for_all(BEGIN, client, cursor)
-        options.schemas = options.schemas or (schema, schema)
+        schemas = same_for_all(BEGIN, client, cursor)
+        options.schemas = options.schemas or schemas
     elif cursor.left >= 2 and cursor.take_keyword("LAYERS"):
         message = f"{BEGIN}: LAYERS must be 1-{limits.layers}"
         options.layers = integer_within(cursor.take(), 1, limits.layers, message)

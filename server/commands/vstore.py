@@ -12,7 +12,8 @@ from ..arguments import Argument, Cursor, blob, integer, keyword, shown, unknown
 from ..clients import Client
 from ..dispatch import Handler
 from ..notices import namespace_of
-from ..schemas import DEFAULT_FORMAT, per_layer, uniform
+from ..schemas import DEFAULT_FORMAT, for_keys, per_layer, uniform
+from .prefix import K_SUFFIX
 
 
 def create(client: Client, args: Sequence[Argument]) -> bytes:
@@ -22,6 +23,8 @@ def create(client: Client, args: Sequence[Argument]) -> bytes:
     heterogeneous = keyword(args[2]) == "SCHEMA" or (len(args) > 3 and keyword(args[3]) == "SCHEMA")
     schema = (_listed if heterogeneous else _uniform)(client, cursor)
     cursor.end("V.CREATE")
+    if namespace_of(sid) is not None and sid.endswith(K_SUFFIX):
+        schema = for_keys(schema)
     return reply.integer(client.service.store.create_session(sid, schema))
 
 

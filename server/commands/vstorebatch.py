@@ -10,7 +10,7 @@ from typing import TypeAlias
 from pionkv.kernels import LayerSpec
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import Stale, Store, Transaction, Write
+from pionkv.storage import RowsWrite, Stale, Store, Transaction, Write
 
 from ..arguments import Argument, Cursor, blob, integer, keyword
 from ..clients import Client
@@ -48,12 +48,16 @@ class Place:
         return cls(blob(args[1]), layer, start, count)
 
     def spec(self, target: Target) -> LayerSpec:
-        """How rows of this layer are stored."""
+        """How rows of this layer are stored, as far as one row can be."""
+        return self.stored(target).wire
+
+    def stored(self, target: Target) -> LayerSpec:
+        """The format and dim of the layer."""
         if isinstance(target, Transaction):
             return target.schema(self.sid).layer(self.layer)
         return target.session(self.sid).schema.layer(self.layer)
 
-    def begin(self, target: Target) -> Write:
+    def begin(self, target: Target) -> RowsWrite:
         """Reserve the rows."""
         return target.begin_write(self.sid, self.layer, self.start, self.count)
 
@@ -119,16 +123,18 @@ async def _finish(client: Client, target: Target, place: Place, values: Receiver
     await values.finish(declared)
     if declared in TWO_BYTES:
         client.two_byte_input = declared
-    client.service.metrics.rows_in[spec.format] += values.length
+    client.service.metrics.rows_in[place.stored(target).format] += values.length
     return reply.OK
 
 
 def _store(client: Client, target: Target, place: Place, declared: Input, values: memoryview) -> bytes | Slow:
     """A small blob, which the parser has gathered: packed here and now if its kernel is loaded."""
-    spec = place.spec(target)
+    stored = place.stored(target)
+    spec = stored.wire
     check_length(spec, place.count, declared, values.nbytes)
-    client.service.metrics.rows_in[spec.format] += values.nbytes
-    if client.service.durable or not (declared.lands(spec) or client.service.kernels.has(spec)):
+    client.service.metrics.rows_in[stored.format] += values.nbytes
+    ready = (declared.lands(spec) and not stored.details.grouped) or client.service.kernels.has(stored)
+    if client.service.durable or not ready:
         return _store_in_thread(client, target, place, declared, values)
     with place.begin(target) as write:
         Filler(write, declared).fill(values)
@@ -153,14 +159,17 @@ def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver
     place = Place.read(args)
     preparation = client.preparations.of_session(place.sid)
     target: Target = client.service.store if preparation is None else preparation.transaction
-    spec = place.spec(target)
+    stored = place.stored(target)
+    spec = stored.wire
     inputs = inputs_of_length(spec, place.count, length)
     if not inputs:
         return Refused(length)
     service = client.service
-    if any(kind.lands(spec) for kind in inputs):
-        return Landing(service, place.begin(target), length)
     wake = service.connections[client.id].wake
+    if not stored.details.grouped and any(kind.lands(spec) for kind in inputs):
+        write = place.begin(target)
+        assert isinstance(write, Write)
+        return Landing(service, write, length)
     if len(inputs) == 1:
         return Packing(service, place.begin(target), length, inputs[0], wake)
     return Spooling(service, partial(place.begin, target), length, client.two_byte_input, wake)

@@ -115,6 +115,29 @@ def test_every_format_restores_what_the_server_decodes(
             assert same_bits(mx.contiguous(array[:, :, : len(IDS)]), mx.contiguous(expected))
 
 
+@pytest.mark.parametrize("vquant", ["kivi4", "kivi2"])
+@pytest.mark.parametrize("lane", ["auto", "tcp"])
+def test_groups_of_tokens_are_restored_with_their_tail(
+    tiny: Tiny, store_port: int, namespace: str, vquant: str, lane: str
+) -> None:
+    """Rows in closed groups come back as they are decoded, the newest ones with the bits they had."""
+    ids, model = IDS * 2, tiny("float16")
+    first, second = pair(model, store_port, vquant=vquant, lane=lane)
+    cold = first.get_or_prefill(ids, namespace)
+    warm = second.get_or_prefill(ids, namespace)
+    assert first.stats()["last_unpublished"] is None and second.stats()["hits"] == 1
+    with StoreClient(port=store_port) as client:
+        stored = client.fetch_all(namespace, 0, len(ids))
+    for before, cache, sides in zip(cold, warm, stored, strict=True):
+        arrays = ((before.keys, cache.keys), (before.values, cache.values))
+        for (exact, array), rows in zip(arrays, sides, strict=True):
+            expected = mx.array(rows).reshape(len(ids), 2, 32).transpose(1, 0, 2)[None].astype(array.dtype)
+            assert same_bits(mx.contiguous(array[:, :, : len(ids)]), mx.contiguous(expected))
+            assert same_bits(mx.contiguous(array[:, :, 160:300]), mx.contiguous(exact[:, :, 160:300]))
+            difference = mx.abs(array[:, :, :160] - exact[:, :, :160]).max().item()
+            assert 0 < difference < mx.abs(exact).max().item()
+
+
 def test_keys_and_values_of_other_shapes(tiny: Tiny, store_port: int, namespace: str) -> None:
     model = tiny("float16", layers=3, kv_heads=1, head_dim=48)
     first, second = pair(model, store_port)

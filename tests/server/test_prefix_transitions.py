@@ -9,7 +9,7 @@ import pytest
 from prefix_rows import DIM, LAYERS, ROW_BYTES, SIDES, expected, prepare, publish, rows, whole
 from prefix_rows import SCHEMA as BEGIN
 
-FORMATS = ("fp16", "int8", "mlx4g32", "turbo4")
+FORMATS = ("fp16", "int8", "mlx4g32", "turbo4", "kivi4")
 
 
 def lookup(wire, name):
