@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from pionkv.kernels import FormatError, LayerSpec, UnknownFormat
+from pionkv.kernels import FormatError, LayerSpec, UnknownFormat, keys_format
+from pionkv.kernels.formats import GROUP_TOKENS, TAIL_TOKENS, RowParts
 from rich.console import Console
 
 from .verbs import AsJson, Shown
 
 FP16_BYTES = 2
 SIDES = ("k", "v")
+Part = tuple[LayerSpec, int]
+"""Rows of one format."""
 COLUMNS = ("term", "elements", "codes", "scales", "full_precision", "bytes")
 
 
@@ -31,15 +35,15 @@ def size(
     try:
         specs = {
             side: _spec(name, kv_heads, head_dim, rope)
-            for side, name in zip(SIDES, (format, values or format), strict=True)
+            for side, name in zip(SIDES, (keys_format(format), values or format), strict=True)
         }
     except (FormatError, UnknownFormat) as error:
         raise typer.BadParameter(str(error)) from error
     rows = [
-        *(_term(f"one row of {side}", (specs[side],), 1) for side in SIDES),
-        _term("one token, all layers", specs.values(), layers),
-        *(_term(f"all {side}", (specs[side],), layers * tokens) for side in SIDES),
-        _term("total", specs.values(), layers * tokens),
+        *(_term(f"one row of {side}", _coded(specs[side], 1)) for side in SIDES),
+        _term("one token, all layers", [part for spec in specs.values() for part in _coded(spec, layers)]),
+        *(_term(f"all {side}", _stored(specs[side], layers, tokens)) for side in SIDES),
+        _term("total", [part for spec in specs.values() for part in _stored(spec, layers, tokens)]),
     ]
     total, plain = rows[-1]["bytes"], rows[-1]["elements"] * FP16_BYTES
     rows.append({"term": "total in fp16", "elements": rows[-1]["elements"], "bytes": plain})
@@ -55,8 +59,20 @@ def _spec(name: str, kv_heads: int, head_dim: int, rope: int) -> LayerSpec:
     return spec
 
 
-def _term(name: str, specs: Any, rows: int) -> dict[str, Any]:
-    parts = [spec.row_parts for spec in specs]
-    found = {field: rows * sum(getattr(part, field) for part in parts) for field in parts[0]._fields}
-    elements = rows * sum(spec.dim for spec in specs)
+def _coded(spec: LayerSpec, rows: int) -> list[Part]:
+    return [(spec, rows)]
+
+
+def _stored(spec: LayerSpec, layers: int, tokens: int) -> list[Part]:
+    """Rows of all layers: coded ones, and those of a format that codes groups that wait for theirs."""
+    closed = max(0, tokens - TAIL_TOKENS) // GROUP_TOKENS * GROUP_TOKENS if spec.details.grouped else tokens
+    return [(spec, layers * closed), (spec.wire, layers * (tokens - closed))]
+
+
+def _term(name: str, parts: Iterable[Part]) -> dict[str, Any]:
+    found, elements = dict.fromkeys(RowParts._fields, 0), 0
+    for spec, rows in parts:
+        elements += rows * spec.dim
+        for field in found:
+            found[field] += rows * getattr(spec.row_parts, field)
     return {"term": name, "elements": elements, **found, "bytes": sum(found.values())}

@@ -142,7 +142,7 @@ _V = (
     ),
     CommandSpec(
         name="V.STOREBATCH",
-        summary="Appends rows to a layer, or overwrites rows that are there.",
+        summary="Appends rows to a layer, or overwrites rows that are there and not in a closed group.",
         group="vstore",
         reply="OK. A start beyond the layer's rows is an error, and so is a blob of another length. TXN: "
         "nobody sees the rows before the transaction is published; an error ends the transaction.",

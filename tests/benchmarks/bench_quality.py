@@ -30,8 +30,17 @@ from mlx_lm.models.cache import BatchKVCache, KVCache  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 from pionkv.client.demo import conversation, smollm  # noqa: E402
 from pionkv.client.prefill import prefill  # noqa: E402
-from pionkv.kernels import FORMATS, Element, FormatError, LayerSpec, pack, unpack  # noqa: E402
-from pionkv.kernels.formats import HEAD  # noqa: E402
+from pionkv.kernels import (  # noqa: E402
+    FORMATS,
+    LAYER_FORMATS,
+    Element,
+    FormatError,
+    LayerSpec,
+    keys_format,
+    pack,
+    unpack,
+)
+from pionkv.kernels.formats import GROUP_TOKENS, HEAD, TAIL_TOKENS  # noqa: E402
 
 Rows = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
 """Keys and values of every layer, each `(tokens, heads * head_dim)`."""
@@ -230,7 +239,8 @@ def arms(quick: bool) -> list[Arm]:
     usable = [name for name in FORMATS if name != EXACT and _fits(name)]
     if quick:
         usable = [name for name in usable if name in {"fp16", "int8", "mlx4g32", "turbo4"}]
-    out = [Arm.uniform(name, name, name) for name in usable]
+    groups = [name for name in LAYER_FORMATS if keys_format(name) != name]
+    out = [Arm.uniform(name, keys_format(name), name) for name in (*usable, *groups)]
     quantised = [name for name in usable if FORMATS[name].quantized]
     out += [Arm.uniform(f"K {name} only", name, EXACT) for name in quantised]
     out += [Arm.uniform(f"V {name} only", EXACT, name) for name in quantised]
@@ -291,7 +301,7 @@ def _fits(name: str) -> bool:
 
 
 def _spec(name: str, dim: int, head_dim: int) -> LayerSpec:
-    by_head = FORMATS[name].group == HEAD
+    by_head = LAYER_FORMATS[name].group == HEAD
     return LayerSpec(name, dim, rope=32 if "rope" in name else 0, head_dim=head_dim if by_head else 0)
 
 
@@ -303,11 +313,23 @@ def _rows(array: mx.array, count: int) -> NDArray[np.float32]:
 def _through(fmt: str, rows: NDArray[np.float32], head_dim: int) -> tuple[NDArray[np.float32], int]:
     """Rows as they come back from storage, and the bytes they took."""
     spec = _spec(fmt, rows.shape[1], head_dim)
+    if spec.details.grouped:
+        return _through_groups(spec, rows)
     packed = np.empty(rows.shape[0] * spec.row_bytes, np.uint8)
     pack(spec, rows, Element.F32, rows.shape[0], packed)
     out = np.empty_like(rows)
     unpack(spec, packed, rows.shape[0], Element.F32, out)
     return out, packed.nbytes
+
+
+def _through_groups(spec: LayerSpec, rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
+    """The same where groups of rows are coded, and the newest ones stay in fp16."""
+    out = rows.astype(np.float16).astype(np.float32)
+    closed = max(0, len(rows) - TAIL_TOKENS) // GROUP_TOKENS * GROUP_TOKENS
+    packed = np.empty(closed * spec.row_bytes, np.uint8)
+    pack(spec, np.ascontiguousarray(out[:closed]), Element.F32, closed, packed)
+    unpack(spec, packed, closed, Element.F32, out)
+    return out, packed.nbytes + (len(rows) - closed) * spec.wire.row_bytes
 
 
 def _relative_rms(exact: NDArray[np.float32], decoded: NDArray[np.float32]) -> float:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from harness import RESULTS, ROOT
-from pionkv.kernels import FORMATS, LayerSpec
+from pionkv.kernels import LAYER_FORMATS, LayerSpec
 from pionkv.kernels.formats import HEAD
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -42,12 +42,15 @@ def formats_table() -> str:
         "| format | bytes, D = 1024 | to fp16 | K / V error | KL | top token | same answer | what it is |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, form in FORMATS.items():
+    listed = {name: form for name, form in LAYER_FORMATS.items() if form.tokens == 1}
+    for name, form in listed.items():
         rope = 64 if "rope" in name else 0
         spec = LayerSpec(name, DIM, rope=rope, head_dim=HEAD_DIM if form.group == HEAD else 0)
         cells = [f"`{name}`", str(spec.row_bytes), f"{2 * DIM / spec.row_bytes:.2f}"]
         row = measured.get(name)
-        if row is None:
+        if row is None and form.quantized:
+            cells += ["–"] * 4
+        elif row is None:
             cells += ["exact", "0", "100 %", "all"]
         else:
             cells += [

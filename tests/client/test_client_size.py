@@ -56,6 +56,13 @@ def test_every_format(name: str) -> None:
     assert found["total in fp16"]["bytes"] == 2 * 3 * 7 * small.dim * 2
 
 
+def test_groups_have_a_tail() -> None:
+    """R71: 109 MiB of codes, scales and a tail of 128 tokens."""
+    found = ledger(32, 8, 128, 4096, "--format", "kivi2")
+    assert found["total"]["bytes"] == 109 * 2**20
+    assert found["total"]["full_precision"] == 2 * 32 * 128 * 1024 * 2
+
+
 def test_sides_of_two_formats_and_a_table() -> None:
     found = ledger(2, 4, 64, 10, "--format", "fp16", "--values", "int8")
     assert found["all v"]["bytes"] < found["all k"]["bytes"] == 2 * 10 * 512
