@@ -36,6 +36,14 @@ TEXTS = [
     (storage.NoHandles(), "BUSY the server may open no more files"),
     (storage.StaleGeneration(b"n", 2, 1), "STALE CMD: generation is 2, asked 1"),
     (storage.Uneven(b"n"), "ERR CMD: the layers of the namespace do not hold the same rows"),
+    (
+        storage.ClosedGroup(1, 3, 64),
+        "ERR CMD: rows 3..64 of layer 1 are in closed groups: truncate to 3, or write all that follow, too",
+    ),
+    (
+        storage.Grouped("kivi4"),
+        "ERR CMD: kivi4 codes rows in groups, which are no rows in a file: fetch them",
+    ),
     (storage.Overlap(1, 4, 2), "ERR CMD: layer 1 has 4 rows already, start is 2"),
     (storage.StateTwice(3), "ERR CMD: the transaction has a state 3 already"),
     (storage.BeyondTokens(5, 4), "ERR CMD: 5 rows for 4 tokens"),
