@@ -77,7 +77,8 @@ def _rows(
 
 def _landings(shape: Shape, tokens: int) -> Sequence[Landing]:
     sides = [side for layer in shape.layout.rows for side in (layer.keys, layer.values)]
-    return landings([(side, spec.wire) for side, spec in zip(sides, shape.specs, strict=True)], tokens, shape.attached)
+    specs = [spec.wire for spec in shape.specs]
+    return landings(list(zip(sides, specs, strict=True)), tokens, shape.attached)
 
 
 def _map(
