@@ -81,7 +81,7 @@ def _warmed(cache: PionPromptCache, ids: list[int]) -> dict[str, Any]:
 
 def _load(model: str | None, options: dict[str, Any]) -> tuple[PionPromptCache, Tokens]:
     """A cache for the model, and what makes token ids of prompts for it."""
-    from .demo.blas import preload_blas
+    from pionkv.kernels.blas import preload_blas
 
     # Before mlx is imported: it has to find the BLAS that was loaded first.
     preload_blas()

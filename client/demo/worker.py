@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .blas import preload_blas
+from pionkv.kernels.blas import preload_blas
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
-from pionkv.client.demo.blas import preload_blas
+from pionkv.kernels.blas import preload_blas
 
 BLAS = preload_blas()
 

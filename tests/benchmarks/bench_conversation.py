@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pionkv.client.demo.blas import preload_blas
+from pionkv.kernels.blas import preload_blas
 
 preload_blas()
 

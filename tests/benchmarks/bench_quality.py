@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pionkv.client.demo.blas import preload_blas
+from pionkv.kernels.blas import preload_blas
 
 BLAS = preload_blas()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pionkv.client.demo.blas import preload_blas
+from pionkv.kernels.blas import preload_blas
 
 BLAS = preload_blas()
 

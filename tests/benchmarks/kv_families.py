@@ -45,7 +45,7 @@ def drawn(kind: str, seed: int, tokens: int = 1024, heads: int = 3) -> Sample:
 
 def of_model() -> list[Sample]:
     """Every layer of SmolLM2 after the demonstration's prompt; its last 64 queries."""
-    from pionkv.client.demo.blas import preload_blas
+    from pionkv.kernels.blas import preload_blas
 
     preload_blas()
     import mlx.core as mx

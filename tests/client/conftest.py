@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from pionkv.client.deadline import Deadline
-from pionkv.client.demo.blas import preload_blas
 from pionkv.client.demo.processes import running_server
+from pionkv.kernels.blas import preload_blas
 
 sys.path.insert(0, str(Path(__file__).parent))
 

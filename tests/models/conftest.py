@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from pionkv.client.demo.blas import preload_blas
 from pionkv.client.demo.conversation import handbook
 from pionkv.client.demo.processes import running_server
+from pionkv.kernels.blas import preload_blas
 
 if TYPE_CHECKING:
     from pionkv.client.demo.smollm import Loaded

@@ -107,7 +107,7 @@ def test_another_kind_of_file_is_refused(change: dict[str, str], message: str, m
 BLAS = """
 import sys
 import {before} ctypes
-from pionkv.client.demo import blas
+from pionkv.kernels import blas
 blas._NAMES = {names}
 blas.sys.platform = {platform!r}
 print(blas.preload_blas())

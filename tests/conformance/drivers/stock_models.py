@@ -10,23 +10,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
-DEMO = Path(__file__).resolve().parents[3] / "client" / "demo"
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def by_path(name: str, path: Path, **more: Any) -> Any:
+    """A module of ours, imported by its path: this environment has no pionkv."""
+    spec = importlib.util.spec_from_file_location(name, path, **more)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def demo(module: str) -> Any:
-    """A module of the demonstration, imported by its path: this environment has no pionkv."""
+    """A module of the demonstration."""
     if "demo" not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            "demo", DEMO / "__init__.py", submodule_search_locations=[str(DEMO)]
-        )
-        assert spec is not None and spec.loader is not None
-        package = importlib.util.module_from_spec(spec)
-        sys.modules["demo"] = package
-        spec.loader.exec_module(package)
+        folder = ROOT / "client" / "demo"
+        by_path("demo", folder / "__init__.py", submodule_search_locations=[str(folder)])
     return importlib.import_module(f"demo.{module}")
 
 
-demo("blas").preload_blas()
+by_path("blas", ROOT / "kernels" / "blas.py").preload_blas()
 
 import mlx.core as mx  # noqa: E402
 import numpy as np  # noqa: E402
