@@ -11,6 +11,7 @@ GROUPS = {
     "vstore": "Sessions of rows",
     "prefix": "Prefixes",
     "state": "State blobs",
+    "attention": "Attention",
     "generic": "Plain keys",
     "string": "Strings",
     "hash": "Hashes",

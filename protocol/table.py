@@ -11,6 +11,7 @@ from itertools import chain
 from types import MappingProxyType
 
 from .commands_acl import ACL_COMMANDS
+from .commands_attend import ATTEND_COMMANDS
 from .commands_collections import HASH_COMMANDS, ZSET_COMMANDS
 from .commands_keys import KEY_COMMANDS, TRANSACTION_COMMANDS
 from .commands_kv import KV_COMMANDS
@@ -34,7 +35,7 @@ __all__ = [
 _FAMILIES = (
     REDIS_COMMANDS, ACL_COMMANDS, WATCH_COMMANDS, PUBSUB_COMMANDS, KV_COMMANDS,
     TRANSITION_COMMANDS, STATE_COMMANDS,
-    REUSE_COMMANDS, UPKEEP_COMMANDS,
+    REUSE_COMMANDS, UPKEEP_COMMANDS, ATTEND_COMMANDS,
     STRING_COMMANDS, HASH_COMMANDS, ZSET_COMMANDS, KEY_COMMANDS, TRANSACTION_COMMANDS,
 )  # fmt: skip
 

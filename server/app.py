@@ -191,6 +191,7 @@ class App:
             timer.stop()
         self.service.lag.stop()
         self.service.kernels.stop()
+        self.service.attention.close()
         self.service.threads.shutdown(wait=True)
         self.service.exports.close()
         self.service.sums.flush()
@@ -214,6 +215,8 @@ class App:
         self.service.close_idle()
         self.look_at_users()
         self.service.misses.examine(self.service.store, self.service.clock())
+        self.service.attention.tick()
+        self.service.share_budget()
         try:
             self.service.store.tick()
         except (StorageError, OSError) as error:

@@ -132,6 +132,19 @@ class Settings:
         redis="maxmemory",
         live=True,
     )
+    attend_bytes: int = _setting(
+        1 << 30,
+        "part of the byte budget for rows kept ready for attention, all workers together; at most a quarter "
+        "of max-bytes; 0: none is kept, rows are decoded for each query",
+        parse_size,
+        live=True,
+    )
+    attend_cold: str = _setting(
+        "load",
+        "a query on rows that are not kept ready: load (makes them so) or refuse (COLDMISS)",
+        _one_of(("load", "refuse")),
+        live=True,
+    )
     durability: str = _setting(
         "everysec",
         "when data reach the disk: none, everysec or always",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pionkv.kernels import errors as kernels
+from pionkv.kernels.attention import AttentionError
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import errors as storage
 from pionkv.storage.keyspace import errors as keyspace
@@ -104,6 +105,7 @@ _MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
         "ERR",
         f"{command}: value {e.value:g} at row {e.row}, element {e.element} is beyond {e.limit:g}",
     ),
+    AttentionError: lambda command, e: ("ERR", f"{command} failed ({e})"),
     kernels.FormatError: lambda command, e: ("ERR", f"{command}: {e}"),
 }
 

@@ -37,6 +37,18 @@ class Metrics:
     """Misses by why, as far as that was looked at; it is once a second."""
     transactions: Counter[str] = field(default_factory=Counter)
     """Prefix transactions begun, published, and ended without that."""
+    attend_queries: Counter[str] = field(default_factory=Counter)
+    """Attention commands answered, by name."""
+    attend_passes: int = 0
+    """Passes over rows in which they were: queries that wait for the same rows share one."""
+    attend_loads: int = 0
+    """Layers made ready."""
+    attend_demoted: int = 0
+    """Layers let go for others."""
+    attend_rehydrated: int = 0
+    """Layers made ready again after that."""
+    attend_cold_misses: int = 0
+    """Queries refused because their rows were not ready."""
 
     def numbers(self) -> dict[str, int]:
         """All of them under one name each, to be added to those of other processes."""

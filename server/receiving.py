@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 
 class Receiver(ABC):
@@ -44,3 +45,35 @@ class Refused(Receiver):
 
     def close(self) -> None:
         """Nothing was begun."""
+
+
+class Spools(Protocol):
+    """Lends buffers of any size."""
+
+    def take(self, size: int) -> memoryview:
+        """A writable buffer of at least `size` bytes."""
+
+    def give(self, spool: memoryview) -> None:
+        """Take a buffer back."""
+
+
+class Spooled(Receiver):
+    """Gathers a body in a buffer that is lent: for work that needs all of it at once."""
+
+    def __init__(self, spools: Spools, length: int) -> None:
+        self.length = length
+        self._spools = spools
+        self._spool = spools.take(length)
+
+    @property
+    def data(self) -> memoryview:
+        """The body, as long as the command runs."""
+        return self._spool[: self.length]
+
+    def next_buffer(self, remaining: int) -> memoryview | None:
+        """What is left of the buffer."""
+        return self._spool[self.length - remaining : self.length]
+
+    def close(self) -> None:
+        """Give the buffer back."""
+        self._spools.give(self._spool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 from pionkv.kernels import Element, LayerSpec
@@ -12,6 +12,8 @@ from pionkv.storage import Rows, Run
 
 from .buffers import CHUNK_BYTES
 from .clients import Client
+from .dispatch import Slow
+from .output import GATHER_BYTES
 
 INLINE_BYTES = 1 << 14
 """Up to this many bytes of elements are unpacked on the event loop: a thread takes longer to be woken."""
@@ -37,6 +39,19 @@ class Form(Enum):
             return None
         element = Element.F16 if self is Form.F16 else Element.F32
         return None if spec.verbatim_element is element else element
+
+
+def bulk_or_send(client: Client, parts: Sequence[memoryview]) -> bytes | Slow:
+    """One bulk string of these parts: as bytes when it is small, else sent as the peer reads."""
+    size = sum(part.nbytes for part in parts)
+    return reply.bulk(b"".join(parts)) if size <= GATHER_BYTES else _send_bulk(client, parts, size)
+
+
+async def _send_bulk(client: Client, parts: Sequence[memoryview], size: int) -> None:
+    with client.out.reply_in_parts():
+        client.out.write(reply.bulk_header(size))
+        await client.out.send(parts)
+        client.out.write(reply.CRLF)
 
 
 def bytes_sent(rows: Rows, form: Form) -> int:

@@ -16,6 +16,7 @@ from . import control as channel
 from .acl.log import Refusals
 from .acl.user import DEFAULT, User
 from .acl.users import Users
+from .attention.desk import Desk
 from .buffers import ChunkPool, SpoolPool
 from .config import Settings, changed
 from .exporting import Exports
@@ -70,6 +71,7 @@ class Service:
         self.channels = Channels(self.place.tell, lambda: self.sums.elsewhere_of("listened"))
         self.entries: Mapping[str, Entry] = {}
         """The commands and how they went."""
+        self.attention = Desk(self)
         self.sums = Sums(self.place, self._gauges, self._command_numbers)
         self.metrics = self.sums.metrics
         self.timing = Timing(
@@ -154,10 +156,15 @@ class Service:
     def take_over(self, texts: Mapping[str, str]) -> None:
         """Other values for settings in this process."""
         settings = self.settings = changed(self.settings, texts)
-        self.store.set_budget(settings.max_bytes or None)
+        self.share_budget()
         self.timing.configure(
             settings.slowlog_log_slower_than, settings.slowlog_max_len, settings.latency_monitor_threshold
         )
+
+    def share_budget(self) -> None:
+        """Rows kept ready for attention are in the byte budget: the store has the rest of it."""
+        budget = self.settings.max_bytes
+        self.store.set_budget(max(1, budget - self.sums.gauge("attend_resident_bytes")) if budget else None)
 
     def reset_statistics(self) -> None:
         """Begin to count anew, in every worker."""
@@ -211,6 +218,9 @@ class Service:
         return {
             "clients": len(self.connections),
             "listened": self.channels.listened,
+            "attend_resident_layers": len(self.attention.residents),
+            "attend_resident_bytes": self.attention.residents.nbytes,
+            "attend_cold_layers": len(self.attention.residents.cold),
             "pid": os.getpid(),
             "lives": self.place.lives,
         }

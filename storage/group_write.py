@@ -12,7 +12,7 @@ from .buffers import WINDOW_BYTES
 from .catalog import Writer
 from .engine import Engine
 from .errors import Stale, WriteClosed
-from .extents import Extent, Extents
+from .extents import Extent, Extents, cut
 from .filling import PageWrite, Pending
 from .grouping import closing
 from .open_pages import OpenPage
@@ -77,6 +77,8 @@ class GroupWrite(Pending):
         held: Extents,
         page_for: PageFor,
         view: View,
+        *,
+        last: bool = False,
     ) -> None:
         self._engine = engine
         self._unit = session.unit
@@ -89,7 +91,7 @@ class GroupWrite(Pending):
         self.count = count
         self.nbytes = count * self.spec.row_bytes
         self._held = held
-        self._closing = closing(held, layer, start, count)
+        self._closing = closing(cut(held, start) if last else held, layer, start, count)
         self._open_rows = b""
         self._left_to_code = self._closing.coded
         self._again = runs_of(self._coded_spec, self._closing.reread, view)

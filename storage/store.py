@@ -257,10 +257,19 @@ class Store(PrefixCalls):
         """Why a namespace is no more, and since when, if that is known still."""
         return listing.find_gone(self._engine, namespace)
 
-    def begin_write(self, sid: bytes, layer: int, start: int, count: int) -> RowsWrite:
+    def begin_write(
+        self, sid: bytes, layer: int, start: int, count: int, *, last: bool = False
+    ) -> RowsWrite:
         """Begin to write rows [start, start + count) of a layer, over rows there are or right after.
 
         Where the layer's format codes groups they are filled as fp16 rows: `spec` of the write says so.
+
+        Args:
+            sid: The session.
+            layer: The layer.
+            start: First row.
+            count: Number of rows.
+            last: Whether the layer shall end with them: rows that it has after them go.
 
         Raises:
             UnknownSession: No such session.
@@ -273,7 +282,7 @@ class Store(PrefixCalls):
             OutOfBudget: The rows do not fit the budget, whatever is evicted; nothing was.
             NoSpace: The file system takes no more.
         """
-        return write.begin(self._engine, sid, layer, start, count)
+        return write.begin(self._engine, sid, layer, start, count, last=last)
 
     def commit(self, writes: Sequence[RowsWrite | StateWrite]) -> list[int]:
         """Publish several writes in one step: readers see all of them or none; their generations.

@@ -7,7 +7,7 @@ from pionkv.kernels.formats import LayerSpec
 from .catalog import Reader, Writer
 from .engine import Engine
 from .errors import BadRange, Gap, LayerLimit, PageCorrupt, PageGone, RowLimit, UnknownSession
-from .extents import splice
+from .extents import cut, splice
 from .filling import PageWrite
 from .group_write import GroupWrite
 from .names import sids_of
@@ -42,11 +42,20 @@ class Write(PageWrite):
         layer: The layer.
         start: First row.
         count: Number of rows.
+        last: Whether the layer ends with them: rows that it has after them go.
         nbytes: Bytes of all segments together: `count * spec.row_bytes`.
     """
 
     def __init__(
-        self, engine: Engine, session: SessionRecord, page: OpenPage, layer: int, start: int, count: int
+        self,
+        engine: Engine,
+        session: SessionRecord,
+        page: OpenPage,
+        layer: int,
+        start: int,
+        count: int,
+        *,
+        last: bool = False,
     ) -> None:
         super().__init__(engine, session.unit, session.sid, page, layer, session.side, count)
         self._slot = session.slot
@@ -54,6 +63,7 @@ class Write(PageWrite):
         self.sid = session.sid
         self.layer = layer
         self.start = start
+        self.last = last
 
     def _check(self, writer: Writer) -> None:
         live_session(writer, self.sid, self._slot, self.layer, self.start)
@@ -63,7 +73,8 @@ class Write(PageWrite):
         if session is None:
             raise UnknownSession(self.sid)
         run = (self._page.number, self._page_row, self.count)
-        extents = splice(session.extents_of(self.layer), self.start, run)
+        held = session.extents_of(self.layer)
+        extents = splice(cut(held, self.start) if self.last else held, self.start, run)
         replace_session(writer, session, session.with_layer(self.layer, extents, writer.generation))
         if len(extents) > MAX_EXTENTS:
             self._engine.fragmented.add(self.sid)
@@ -74,7 +85,9 @@ RowsWrite = Write | GroupWrite
 """Rows on their way into a layer: stored one by one, or coded in groups."""
 
 
-def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> RowsWrite:
+def begin(
+    engine: Engine, sid: bytes, layer: int, start: int, count: int, *, last: bool = False
+) -> RowsWrite:
     """See `Store.begin_write`."""
     with engine.catalog.snapshot() as reader:
         session = engine.session(reader, sid)
@@ -83,7 +96,8 @@ def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> Row
     if start > session.rows_in(layer):
         raise Gap(layer, session.rows_in(layer), start)
     if not session.schema.layer(layer).details.grouped:
-        return Write(engine, session, page_for(engine, session, layer, count), layer, start, count)
+        page = page_for(engine, session, layer, count)
+        return Write(engine, session, page, layer, start, count, last=last)
 
     def page_of(count: int, tail: bool) -> OpenPage:
         return page_for(engine, session, layer, count, tail=tail)
@@ -93,10 +107,10 @@ def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int) -> Row
 
     held = session.extents_of(layer)
     try:
-        return GroupWrite(engine, session, layer, start, count, held, page_of, view)
+        return GroupWrite(engine, session, layer, start, count, held, page_of, view, last=last)
     except (PageGone, PageCorrupt) as error:
         quarantine(engine, error, session.unit)
-        return begin(engine, sid, layer, start, count)
+        return begin(engine, sid, layer, start, count, last=last)
 
 
 def page_for(

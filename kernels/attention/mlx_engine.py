@@ -126,6 +126,7 @@ class MlxEngine:
         """See `Engine`."""
         held = as_rows(rows)
         check(held, query.q)
+        block = min(block, held.rows)
         ranks = _block_scores(held, query.q[:, 0], head_map, block, selector)
         best = np.argsort(-ranks, axis=1, kind="stable")[:, :most]
         spread = np.sort(best, axis=1)[:, :, None] * block + np.arange(block)

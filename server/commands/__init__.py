@@ -5,6 +5,8 @@ from __future__ import annotations
 from ..dispatch import Dispatcher
 from . import (
     acl,
+    attend_forms,
+    attend_prefix,
     client,
     command,
     config,
@@ -43,7 +45,7 @@ _FAMILIES = (
     connection, client, command, config, info, process, stats, acl, memory, slowlog,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
     prefix_match, prefix_claim, prefix_transactions, prefix_transitions, prefix_manifest, ledger,
-    prefix_listing, prefix_upkeep,
+    prefix_listing, prefix_upkeep, attend_prefix,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,
 )  # fmt: skip
 
@@ -51,4 +53,5 @@ _FAMILIES = (
 def make_dispatcher() -> Dispatcher:
     """A dispatcher that knows every command of this server."""
     handlers = {name: handler for family in _FAMILIES for name, handler in family.HANDLERS.items()}
-    return Dispatcher(handlers, vstorebatch.OPENERS | states.OPENERS | strings.OPENERS)
+    openers = vstorebatch.OPENERS | states.OPENERS | strings.OPENERS | attend_forms.OPENERS
+    return Dispatcher(handlers, openers)

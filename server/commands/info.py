@@ -16,10 +16,13 @@ from ..arguments import Argument, keyword
 from ..clients import Client
 from ..dispatch import Handler
 from ..memory import read_memory
+from ..metrics import Metrics
 from ..service import REDIS_VERSION, Service
 from ..timing import histograms
 
 Lines = Mapping[str, object]
+ATTEND_GAUGES = ("resident_layers", "resident_bytes", "cold_layers")
+ATTEND_COUNTERS = ("loads", "demoted", "rehydrated", "cold_misses")
 DAY = 86400
 
 
@@ -170,6 +173,7 @@ def _pion(service: Service) -> Lines:
         **{f"bytes_in_{format}": count for format, count in sorted(metrics.rows_in.items())},
         **{f"bytes_out_{format}": count for format, count in sorted(metrics.rows_out.items())},
         **{f"transactions_{what}": metrics.transactions[what] for what in ("begun", "published", "ended")},
+        **attention_lines(service, metrics),
         "kernels_loading": int(service.kernels.busy),
         "kernels_tried": ",".join(kernels.tried),
         "kernels_serving": ",".join(kernels.serving),
@@ -178,6 +182,16 @@ def _pion(service: Service) -> Lines:
         "kernels_fallback_reason": kernels.reason,
         "loop_lag_mean_us": int(service.lag.mean * 1e6),
         "loop_lag_worst_us": int(service.lag.worst * 1e6),
+    }
+
+
+def attention_lines(service: Service, metrics: Metrics) -> Lines:
+    """What attention over stored rows has done and keeps ready, in all workers."""
+    return {
+        "attend_queries": metrics.attend_queries.total(),
+        "attend_passes": metrics.attend_passes,
+        **{f"attend_{what}": service.sums.gauge(f"attend_{what}") for what in ATTEND_GAUGES},
+        **{f"attend_{what}": getattr(metrics, f"attend_{what}") for what in ATTEND_COUNTERS},
     }
 
 

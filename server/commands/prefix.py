@@ -182,17 +182,17 @@ def drop(client: Client, args: Sequence[Argument]) -> bytes:
 def info(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.INFO: figures about all prefixes, the original's lines in its order.
 
-    There is no journal and no attention here (0), sessions are bounded by the budget alone (0), and every
+    There is no journal here (0), sessions are bounded by the budget alone (0), and every
     worker sees every session: the directory is the store.
     """
     service = client.service
-    totals = service.store.info()
+    totals, metrics = service.store.info(), service.sums.all_metrics()
     prefixes = list(service.store.namespaces())
     lines = {
         "registered_prefixes": len(prefixes),
         "total_prefix_tokens": sum(view.tokens * view.layers for view in prefixes if view.tokens > 0),
         "vstore_sessions": totals.sessions,
-        "vstore_total_fetches": service.sums.all_metrics().rows_fetched,
+        "vstore_total_fetches": metrics.rows_fetched,
         "vstore_evictions": totals.evictions,
         "vstore_max_sessions": 0,
         "vstore_bytes": totals.bytes,
@@ -200,7 +200,10 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
         "directory_enabled": 1,
         "my_worker_id": service.place.number,
         "directory_entries": totals.sessions,
-        **dict.fromkeys(("sdpa_warm", "sdpa_cold", "sdpa_demotions", "sdpa_rehydrates"), 0),
+        "sdpa_warm": service.sums.gauge("attend_resident_layers"),
+        "sdpa_cold": service.sums.gauge("attend_cold_layers"),
+        "sdpa_demotions": metrics.attend_demoted,
+        "sdpa_rehydrates": metrics.attend_rehydrated,
     }
     return reply.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
 

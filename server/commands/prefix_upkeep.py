@@ -12,13 +12,14 @@ from pionkv.protocol.errors import CommandError
 from pionkv.storage import SessionView, Store, UnknownNamespace, UnknownSession
 
 from ..arguments import Argument, Cursor, blob, integer
+from ..attention.sources import SIDES, check_rows
+from ..attention.warming import give_name, make_ready
 from ..clients import Client
 from ..dispatch import Handler, Slow
 from .prefix import checked_name, commit
 
 SAVE, WARM = "KV.PREFIX.SAVE", "KV.PREFIX.WARM"
 HEADS, HEAD_DIM = 256, 512
-PIECE_ROWS = 2048
 READ_BYTES = 4 << 20
 BAD_PATH = CommandError(
     "ERR",
@@ -64,33 +65,36 @@ async def _save(store: Store, name: str) -> bytes:
 
 def warm(client: Client, args: Sequence[Argument]) -> Slow:
     """KV.PREFIX.WARM ns [H D [attend_sid]]."""
-    namespace, width = checked_name(client, args[1]), None
+    namespace, shape, name = checked_name(client, args[1]), None, None
     cursor = Cursor(args, 2)
     if cursor.left >= 2:
-        heads, dim = integer(cursor.take()), integer(cursor.take())
-        if not (1 <= heads <= HEADS and 1 <= dim <= HEAD_DIM):
+        shape = integer(cursor.take()), integer(cursor.take())
+        if not (1 <= shape[0] <= HEADS and 1 <= shape[1] <= HEAD_DIM):
             raise BAD_SHAPE.again()
-        width = heads * dim
         if cursor:
-            cursor.take()
+            name = checked_name(client, cursor.take())
     cursor.end(WARM)
-    return _warm(client, namespace, width)
+    return _warm(client, namespace, shape, name)
 
 
-async def _warm(client: Client, namespace: bytes, width: int | None) -> bytes:
+async def _warm(client: Client, namespace: bytes, shape: tuple[int, int] | None, name: bytes | None) -> bytes:
     store = client.service.store
     try:
         files = store.page_files(namespace)
-        sides = [store.session(namespace + suffix) for suffix in (b"_pk", b"_pv")]
+        sides = [store.session(namespace + suffix) for suffix in SIDES]
     except (UnknownNamespace, UnknownSession):
         raise NOT_REGISTERED.again() from None
     await asyncio.to_thread(_read_ahead, files)
     layers = [layer for layer in range(min(len(side.rows) for side in sides)) if _stored(sides, layer)]
-    fitting = [layer for layer in layers if width is None or _width(sides, layer) == {width}]
+    width = None if shape is None else {shape[0] * shape[1]}
+    fitting = [layer for layer in layers if width is None or _width(sides, layer) == width]
     for layer in fitting:
         for side in sides:
-            await _check_rows(store, side, layer)
+            await check_rows(store, side.sid, layer, side.rows[layer])
     skipped = len(layers) - len(fitting)
+    if shape is not None and fitting:
+        known_as = namespace if name is None else give_name(store, client.user, namespace, name)
+        await make_ready(client.service, known_as, fitting, shape[1])
     return reply.simple(f"{len(fitting)} skipped_dim={skipped}" if skipped else f"{len(fitting)}")
 
 
@@ -100,13 +104,6 @@ def _stored(sides: Iterable[SessionView], layer: int) -> bool:
 
 def _width(sides: Iterable[SessionView], layer: int) -> set[int]:
     return {side.schema.layer(layer).dim for side in sides}
-
-
-async def _check_rows(store: Store, side: SessionView, layer: int) -> None:
-    """Have every digest of a layer checked, a piece at a time: others get their turn in between."""
-    for start in range(0, side.rows[layer], PIECE_ROWS):
-        store.rows(side.sid, layer, start, min(start + PIECE_ROWS, side.rows[layer]))
-        await asyncio.sleep(0)
 
 
 def _read_ahead(files: Iterable[Path]) -> None:

@@ -11,10 +11,10 @@ from pionkv.storage import StateWrite, Store, Transaction, UnknownNamespace, fil
 from ..arguments import Argument, Cursor, blob, integer_within, keyword, unknown_option
 from ..clients import Client
 from ..dispatch import Handler, Opener, Slow
-from ..output import GATHER_BYTES
 from ..packing import StateReceiver
 from ..preparing import named
 from ..receiving import Receiver, Refused
+from ..sending import bulk_or_send
 
 STORE = "SSM.PREFIX.STORE"
 BLOB = 3
@@ -77,14 +77,7 @@ def fetch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     if view is None:
         return reply.null(client.protocol)
     client.service.receipt.totals.bytes += view.nbytes
-    return reply.bulk(view) if view.nbytes <= GATHER_BYTES else _send(client, view)
-
-
-async def _send(client: Client, view: memoryview) -> None:
-    with client.out.reply_in_parts():
-        client.out.write(reply.bulk_header(view.nbytes))
-        await client.out.send((view,))
-        client.out.write(reply.CRLF)
+    return bulk_or_send(client, (view,))
 
 
 def drop(client: Client, args: Sequence[Argument]) -> bytes:

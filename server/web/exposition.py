@@ -58,6 +58,7 @@ class ServerCollector(Collector):
         yield from self._server()
         yield from self._traffic()
         yield from self._prefixes()
+        yield from self._attention()
         yield from self._store()
         yield from self._commands()
 
@@ -115,6 +116,26 @@ class ServerCollector(Collector):
             "pionkv_prefill_saved_seconds", "Prefill time saved, estimated where not measured",
             receipt.us_saved / MILLION,
         )  # fmt: skip
+
+    def _attention(self) -> Iterator[Metric]:
+        sums, metrics = self._service.sums, self._service.sums.all_metrics()
+        yield _counter("attend_queries", "Attention commands answered", metrics.attend_queries, "command")
+        counters = {
+            "passes": ("Passes over rows in which they were", metrics.attend_passes),
+            "loads": ("Layers made ready for attention", metrics.attend_loads),
+            "demoted": ("Layers let go for others", metrics.attend_demoted),
+            "rehydrated": ("Layers made ready again after that", metrics.attend_rehydrated),
+            "cold_misses": ("Queries refused because rows were not ready", metrics.attend_cold_misses),
+        }
+        for name, (help, value) in counters.items():
+            yield CounterMetricFamily(f"pionkv_attend_{name}", help, value)
+        gauges = {
+            "resident_layers": "Layers kept ready for attention",
+            "resident_bytes": "Bytes of the budget that they take",
+            "cold_layers": "Layers let go and not made ready since",
+        }
+        for name, help in gauges.items():
+            yield GaugeMetricFamily(f"pionkv_attend_{name}", help, sums.gauge(f"attend_{name}"))
 
     def _store(self) -> Iterator[Metric]:
         service = self._service

@@ -13,7 +13,7 @@ from pionkv.protocol.table import COMMANDS
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs" / "commands-compared.md"
 DATA = Path(__file__).with_name("compared.toml")
-OURS = re.compile(r"(V|KV\.PREFIX|SSM\.PREFIX|PION)\.")
+OURS = re.compile(r"(V|KV\.PREFIX|SSM\.PREFIX|PION|ATTEND)\.")
 
 HEAD = """# Commands, compared with the original
 

@@ -19,7 +19,7 @@ CASES = [(command, arguments, reply) for command, rows in TABLE.items() for argu
 LAYERS = Limits().layers
 HERE = {"layers": str(LAYERS), "last_layer": str(LAYERS - 1)}
 HERE["formats"] = "|".join(UNIFORM_FORMATS)
-OURS = re.compile(r"(V|KV\.PREFIX|SSM\.PREFIX|PION)\.")
+OURS = re.compile(r"(V|KV\.PREFIX|SSM\.PREFIX|PION|ATTEND)\.")
 
 
 def words(line: str) -> list[str | bytes]:

@@ -1,0 +1,99 @@
+"""Which stored rows an attention command means.
+
+Rows stored by ATTEND.PREFIX.STORE under `sid` are an ordinary prefix, `<sid>:attend`: in the byte budget,
+durable, evicted and dropped like any other. Without one, `sid` means the prefix of that name, and the name
+`<ns>_attn`, under which the original's client asks for the rows of `ns`, means `ns`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pionkv.kernels.attention import PackedLayer
+from pionkv.storage import Expired, Store, UnknownSession
+
+from ..acl.user import User
+
+SIDES = (b"_pk", b"_pv")
+OWN = b":attend"
+"""Ends the name of the prefix that ATTEND.PREFIX.STORE fills."""
+CLIENT = b"_attn"
+"""Ends the name under which the original's client asks for the rows of a prefix."""
+PIECE_ROWS = 2048
+"""Rows whose digests are checked before others get their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The rows of one layer of a prefix, as they are now.
+
+    Attributes:
+        namespace: The prefix.
+        layer: The layer.
+        rows: Rows that both sides have.
+        dim: Elements of a row of keys.
+        marks: The generations of both sides: other rows have others.
+    """
+
+    namespace: bytes
+    layer: int
+    rows: int
+    dim: int
+    marks: tuple[int, int]
+
+
+def find(store: Store, namespace: bytes, layer: int) -> Source | None:
+    """The rows of a layer; None when there are none, or the prefix has ended.
+
+    Raises:
+        Quarantined: Its bytes failed their check.
+    """
+    try:
+        k, v = (store.session(namespace + side) for side in SIDES)
+    except (UnknownSession, Expired):
+        return None
+    if not 0 <= layer < min(len(k.rows), len(v.rows)):
+        return None
+    rows = min(k.rows[layer], v.rows[layer])
+    if not rows:
+        return None
+    return Source(namespace, layer, rows, k.schema.layer(layer).dim, (k.generation, v.generation))
+
+
+def resolve(store: Store, user: User, sid: bytes, layer: int) -> Source | None:
+    """The rows that `sid` means. Raises as `find`."""
+    found = (find(store, name, layer) for name in _names(user, sid))
+    return next(filter(None, found), None)
+
+
+def _names(user: User, sid: bytes) -> Iterator[bytes]:
+    yield sid + OWN
+    yield sid
+    if sid.endswith(CLIENT) and user.sees(bare := sid.removesuffix(CLIENT)):
+        yield bare
+
+
+async def read(store: Store, source: Source, head_dim: int) -> PackedLayer:
+    """The bytes of a source, their digests checked a piece at a time.
+
+    Raises:
+        Stale: The rows are others by now.
+        AttentionError: They do not have heads of `head_dim` elements.
+        UnknownSession, Quarantined: As `Store.rows`.
+    """
+    sids = [source.namespace + side for side in SIDES]
+    for sid in sids:
+        await check_rows(store, sid, source.layer, source.rows)
+    found = store.rows_of_layers(sids, (source.layer,), 0, source.rows, generations=source.marks)
+    k, v = ((rows.spec, rows.parts) for rows in found if rows is not None)
+    return PackedLayer.of(k, v, head_dim)
+
+
+async def check_rows(store: Store, sid: bytes, layer: int, rows: int) -> None:
+    """Have every digest of a layer checked, a piece at a time: others get their turn in between."""
+    for start in range(0, rows, PIECE_ROWS):
+        store.rows(sid, layer, start, min(start + PIECE_ROWS, rows))
+        if rows > PIECE_ROWS:
+            await asyncio.sleep(0)

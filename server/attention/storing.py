@@ -1,0 +1,84 @@
+"""ATTEND.PREFIX.STORE: rows that come head by head go into a prefix, token by token."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from pionkv.kernels import Element, Heads, Refused, pack
+from pionkv.storage import Schema, UnknownNamespace, Write
+
+from ..packing import moved
+from .sources import OWN, SIDES
+
+if TYPE_CHECKING:
+    from ..service import Service
+
+WORD = Element.F32.itemsize
+
+
+async def store_layer(
+    service: Service, sid: bytes, layer: int, schema: Schema, heads: int, k: memoryview, v: memoryview
+) -> None:
+    """Store one layer in one step, in the place of what it held.
+
+    Args:
+        service: What all connections share.
+        sid: What the client calls the rows.
+        layer: The layer.
+        schema: How its rows are stored.
+        heads: Key/value heads.
+        k: Keys, float32 `[heads, N, D]`.
+        v: Values, the same.
+
+    Raises:
+        SchemaMismatch: Rows of this name have another format or dim.
+        NonFinite, Overflow: A value cannot be stored.
+        StorageError: As `Store.begin_write`.
+    """
+    store, loop = service.store, service.loop
+    namespace = sid + OWN
+    rows = k.nbytes // (WORD * schema.layer(layer).dim)
+    storing = service.attention.storing
+    store.register(namespace, schema, schema)
+    storing[namespace] += 1
+    try:
+        with ExitStack() as stack:
+            writes = [
+                stack.enter_context(store.begin_write(namespace + side, layer, 0, rows, last=True))
+                for side in SIDES
+            ]
+            for write, source in zip(writes, (k, v), strict=True):
+                await loop.run_in_executor(service.threads, _fill, write, source, heads)
+                if service.durable:
+                    await loop.run_in_executor(service.threads, write.to_disk)
+            store.commit(writes)
+    finally:
+        storing[namespace] -= 1
+        if not storing[namespace]:
+            del storing[namespace]
+            _drop_if_empty(service, namespace)
+
+
+def _fill(write: Write, source: memoryview, heads: int) -> None:
+    """Fill a write from elements that lie head by head."""
+    spec, head_dim = write.spec, write.spec.dim // heads
+    layout = Heads(heads, write.count * head_dim, head_dim)
+    first = 0
+    while (segment := write.next_segment()) is not None:
+        count = segment.nbytes // spec.row_bytes
+        try:
+            pack(spec, source[first * head_dim * WORD :], Element.F32, count, segment, layout=layout)
+        except Refused as error:
+            raise moved(error, first) from None
+        first += count
+
+
+def _drop_if_empty(service: Service, namespace: bytes) -> None:
+    """A store that failed leaves no empty prefix behind."""
+    try:
+        record = service.store.namespace(namespace)
+    except UnknownNamespace:
+        return
+    if not record.layers and not record.tokens:
+        service.store.drop_namespaces([namespace])
