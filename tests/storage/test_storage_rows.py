@@ -78,6 +78,20 @@ def test_an_overwrite_may_reach_past_the_end(session):
     assert session.whole(b"s", 0) == bytes(2 * ROW) + b"\1" * (5 * ROW)
 
 
+@pytest.mark.parametrize("start", [0, 4, 10])
+def test_a_last_write_ends_its_layer(session, start):
+    session.put(b"s", 0, 0, os.urandom(10 * ROW))
+    before, new = session.whole(b"s", 0), os.urandom(3 * ROW)
+    used = session.store.info().rows
+    with session.store.begin_write(b"s", 0, start, 3, last=True) as write:
+        segment = write.next_segment()
+        segment[:] = new
+        assert session.whole(b"s", 0) == before
+        write.commit()
+    assert session.whole(b"s", 0) == before[: start * ROW] + new
+    assert session.store.info().rows - used == start + 3 - 10
+
+
 def test_ids_in_any_order_and_more_than_once(session):
     data = os.urandom(8 * ROW)
     session.put(b"s", 0, 0, data)
