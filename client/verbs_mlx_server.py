@@ -30,7 +30,7 @@ def mlx_server(
     All other options are those of mlx_lm.server and go to it, such as --model, --host and --port (of HTTP);
     `pionkv mlx-server -- --help` lists them.
     """
-    from .demo.blas import preload_blas
+    from pionkv.kernels.blas import preload_blas
 
     try:
         Endpoint.from_url(store)

@@ -67,8 +67,8 @@ UPKEEP_COMMANDS = (
     ),
     CommandSpec(
         name="KV.PREFIX.WARM",
-        summary="Reads a prefix into memory and checks its digests, so that a fetch waits for neither. With heads "
-        "and head size its rows are made ready for attention, and the attend session means them.",
+        summary="Reads a prefix into memory and checks its digests, so that a fetch waits for neither. With "
+        "heads and head size its rows are made ready for attention, and the attend session means them.",
         group="prefix",
         reply="How many layers; with heads and head size those of another size are skipped and counted.",
         parameters=(

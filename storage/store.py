@@ -257,9 +257,7 @@ class Store(PrefixCalls):
         """Why a namespace is no more, and since when, if that is known still."""
         return listing.find_gone(self._engine, namespace)
 
-    def begin_write(
-        self, sid: bytes, layer: int, start: int, count: int, *, last: bool = False
-    ) -> RowsWrite:
+    def begin_write(self, sid: bytes, layer: int, start: int, count: int, *, last: bool = False) -> RowsWrite:
         """Begin to write rows [start, start + count) of a layer, over rows there are or right after.
 
         Where the layer's format codes groups they are filled as fp16 rows: `spec` of the write says so.

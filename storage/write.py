@@ -85,9 +85,7 @@ RowsWrite = Write | GroupWrite
 """Rows on their way into a layer: stored one by one, or coded in groups."""
 
 
-def begin(
-    engine: Engine, sid: bytes, layer: int, start: int, count: int, *, last: bool = False
-) -> RowsWrite:
+def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int, *, last: bool = False) -> RowsWrite:
     """See `Store.begin_write`."""
     with engine.catalog.snapshot() as reader:
         session = engine.session(reader, sid)

@@ -231,7 +231,7 @@ def load_quantized(side: PackedSide, rows: int, heads: int) -> QuantizedSide:
     width = spec.row_parts.codes
     packed = np.empty((rows, spec.row_bytes), np.uint8)
     for row, piece in side.pieces(0, rows):
-        found = np.frombuffer(piece, np.uint8).reshape(-1, spec.row_bytes)
+        found = np.frombuffer(piece.data, np.uint8).reshape(-1, spec.row_bytes)
         packed[row : row + len(found)] = found
     codes = np.ascontiguousarray(packed[:, :width]).view(np.uint32)
     widened = np.ascontiguousarray(packed[:, width:]).view(np.float16).astype(np.float32)

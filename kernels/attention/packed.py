@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codec import unpack
 from ..formats import Element, LayerSpec
 from ..layout import Heads
 from .forms import AttentionError
+
+
+class Run(Protocol):
+    """Packed rows that lie together; those of a layer may differ in how they are stored."""
+
+    @property
+    def spec(self) -> LayerSpec:
+        """How they are stored."""
+
+    @property
+    def data(self) -> memoryview:
+        """Their bytes; where rows are coded together those of whole groups."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+
+    def cut(self, start: int, end: int) -> Run:
+        """Rows [start, end) of these."""
+
+    def unpack(self, element: Element, out: memoryview, layout: Heads | None = None) -> None:
+        """Decode them. `out` and `layout` are as for `kernels.unpack`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,35 +42,33 @@ class PackedSide:
 
     Attributes:
         spec: Their format; the dim is heads x head dim.
-        parts: Their bytes in row order, whole rows in each.
+        runs: Where they are, in row order.
     """
 
     spec: LayerSpec
-    parts: Sequence[memoryview]
+    runs: Sequence[Run]
 
     @property
     def rows(self) -> int:
         """How many."""
-        return sum(part.nbytes for part in self.parts) // self.spec.row_bytes
+        return sum(run.count for run in self.runs)
 
-    def pieces(self, first: int, last: int) -> Iterator[tuple[int, memoryview]]:
-        """Rows [first, last) as (the row a piece begins with, its bytes)."""
-        size, position = self.spec.row_bytes, 0
-        for part in self.parts:
-            count = part.nbytes // size
-            low, high = max(first - position, 0), min(last - position, count)
+    def pieces(self, first: int, last: int) -> Iterator[tuple[int, Run]]:
+        """Rows [first, last) as (the row that a piece begins with, the piece)."""
+        position = 0
+        for run in self.runs:
+            low, high = max(first - position, 0), min(last - position, run.count)
             if low < high:
-                yield position + low, part[low * size : high * size]
-            position += count
+                yield position + low, run.cut(low, high)
+            position += run.count
 
     def unpack(self, first: int, last: int, heads: int, element: Element, out: NDArray[np.generic]) -> None:
         """Decode rows [first, last) into `out`, `[heads, last - first, head dim]`, contiguous."""
         head_dim, count = self.spec.dim // heads, last - first
-        flat = out.reshape(-1)
+        flat = memoryview(out.reshape(-1)).cast("B")
         layout = Heads(heads, count * head_dim, head_dim)
         for row, piece in self.pieces(first, last):
-            rows = piece.nbytes // self.spec.row_bytes
-            unpack(self.spec, piece, rows, element, flat[(row - first) * head_dim :], layout=layout)
+            piece.unpack(element, flat[(row - first) * head_dim * element.itemsize :], layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +90,11 @@ class PackedLayer:
     @classmethod
     def of(
         cls,
-        k: tuple[LayerSpec, Sequence[memoryview]],
-        v: tuple[LayerSpec, Sequence[memoryview]],
+        k: tuple[LayerSpec, Sequence[Run]],
+        v: tuple[LayerSpec, Sequence[Run]],
         head_dim: int,
     ) -> PackedLayer:
-        """A layer of two sides with heads of `head_dim` elements.
+        """A layer of two sides, (format, runs) each, with heads of `head_dim` elements.
 
         Raises:
             AttentionError: The sides do not have the same dim, or it is no multiple of the head dim, or

@@ -87,7 +87,7 @@ async def read(store: Store, source: Source, head_dim: int) -> PackedLayer:
     for sid in sids:
         await check_rows(store, sid, source.layer, source.rows)
     found = store.rows_of_layers(sids, (source.layer,), 0, source.rows, generations=source.marks)
-    k, v = ((rows.spec, rows.parts) for rows in found if rows is not None)
+    k, v = ((rows.spec, rows.runs) for rows in found if rows is not None)
     return PackedLayer.of(k, v, head_dim)
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pionkv.kernels import Element, Heads, Refused, pack
-from pionkv.storage import Schema, UnknownNamespace, Write
+from pionkv.storage import RowsWrite, Schema, UnknownNamespace
 
 from ..packing import moved
 from .sources import OWN, SIDES
@@ -44,10 +44,10 @@ async def store_layer(
     storing[namespace] += 1
     try:
         with ExitStack() as stack:
-            writes = [
-                stack.enter_context(store.begin_write(namespace + side, layer, 0, rows, last=True))
-                for side in SIDES
-            ]
+            writes: list[RowsWrite] = []
+            for side in SIDES:
+                writes.append(store.begin_write(namespace + side, layer, 0, rows, last=True))
+                stack.callback(writes[-1].abort)
             for write, source in zip(writes, (k, v), strict=True):
                 await loop.run_in_executor(service.threads, _fill, write, source, heads)
                 if service.durable:
@@ -60,7 +60,7 @@ async def store_layer(
             _drop_if_empty(service, namespace)
 
 
-def _fill(write: Write, source: memoryview, heads: int) -> None:
+def _fill(write: RowsWrite, source: memoryview, heads: int) -> None:
     """Fill a write from elements that lie head by head."""
     spec, head_dim = write.spec, write.spec.dim // heads
     layout = Heads(heads, write.count * head_dim, head_dim)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pionkv.kernels import FORMATS, Element, LayerSpec, pack, unpack
+from pionkv.kernels import FORMATS, Element, LayerSpec, pack
 from pionkv.kernels.attention import (
     Attended,
     AttentionError,
@@ -22,6 +22,7 @@ from pionkv.kernels.attention import (
     oracle,
 )
 from pionkv.kernels.attention.mlx_engine import MlxEngine
+from pionkv.storage.runs import Run
 
 HEAD_DIMS = (32, 64, 80, 96, 128, 160, 192, 256, 512)
 LEAST_COSINE = 0.9999
@@ -41,23 +42,23 @@ def normal(seed: int, *shape: int) -> Floats:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def packed(spec: LayerSpec, rows: Floats, cuts: tuple[int, ...] = ()) -> tuple[LayerSpec, list[memoryview]]:
+def packed(spec: LayerSpec, rows: Floats, cuts: tuple[int, ...] = ()) -> tuple[LayerSpec, list[Run]]:
     """Rows `[H, N, D]` as a store has them, in as many parts as there are cuts and one more."""
     flat = np.ascontiguousarray(rows.swapaxes(0, 1).reshape(rows.shape[1], -1))
-    out = bytearray(len(flat) * spec.row_bytes)
+    out = bytearray(-(-len(flat) // spec.details.tokens) * spec.details.tokens * spec.row_bytes)
     pack(spec, flat, Element.F32, len(flat), out)
     ends = [0, *cuts, len(flat)]
-    return spec, [
-        memoryview(out)[low * spec.row_bytes : high * spec.row_bytes]
-        for low, high in zip(ends, ends[1:], strict=False)
-    ]
+    whole = Run(spec, memoryview(out), len(flat))
+    return spec, [whole.cut(low, high) for low, high in zip(ends, ends[1:], strict=False)]
 
 
-def decoded(side: tuple[LayerSpec, list[memoryview]], heads: int) -> NDArray[np.float64]:
-    spec, parts = side
-    data = b"".join(parts)
-    out = np.empty((len(data) // spec.row_bytes, spec.dim), np.float32)
-    unpack(spec, data, len(out), Element.F32, out)
+def decoded(side: tuple[LayerSpec, list[Run]], heads: int) -> NDArray[np.float64]:
+    spec, runs = side
+    out = np.empty((sum(run.count for run in runs), spec.dim), np.float32)
+    filled = 0
+    for run in runs:
+        run.unpack(Element.F32, memoryview(out[filled:]).cast("B"))
+        filled += run.count
     return out.reshape(len(out), heads, -1).swapaxes(0, 1).astype(np.float64)
 
 

@@ -17,7 +17,7 @@ from pionkv.kernels.attention import Selector, contiguous_map, oracle
 from pionkv.protocol.request import encode_command
 from server_process import ServerProcess
 
-FORMATS = ("fp32", "fp16", "bf16", "int8", "fp8", "turbo4", "mlx4g32", "mlx8g64")
+FORMATS = ("fp32", "fp16", "bf16", "int8", "fp8", "turbo4", "mlx4g32", "mlx8g64", "kivi4_keys")
 NOT_FOUND = "ERR ATTEND.PREFIX.QUERY failed (session not found, or unsupported D)"
 
 
