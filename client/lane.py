@@ -6,22 +6,18 @@ an unfinished reply must not be taken for the next one.
 
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from pionkv.protocol.errors import CommandError, ProtocolError
-from pionkv.protocol.events import NEED_DATA, Body, BulkMore, Push, Reply, ReplyBulkStart
-from pionkv.protocol.parser_replies import ReplyEvent, ReplyParser
+from pionkv.protocol.errors import ProtocolError
 from pionkv.protocol.request import Word, encode_command
 
 from .deadline import Deadline
 from .endpoint import Endpoint
-from .errors import BadReply, ConnectionLost, ServerRefused, TimedOut
+from .errors import BadReply, ConnectionLost, TimedOut
+from .replies import More, Place, Replies, count_rows, plain, raised_or
 from .tls import explained
-
-Place = Callable[[int, int], memoryview]
-"""Given the position of a bulk string in a reply and its length, the writable bytes it goes to, as many."""
 
 _TLS_BYTES = 1 << 18
 _MOST_BUFFERS = 64  # per sendmsg; every system takes at least 16 and Linux takes 1,024
@@ -55,8 +51,7 @@ class Lane:
         """
         self._socket: socket.socket | None = connection
         self.traffic = traffic or Traffic()
-        # Rows of a short prefix are small bulks: announced like large ones, they take the same path.
-        self._parser = ReplyParser(large_bulk=1)
+        self._replies = Replies()
         self.pending = 0
 
     @classmethod
@@ -91,6 +86,13 @@ class Lane:
             self._socket.close()
             self._socket = None
 
+    def interrupt(self) -> None:
+        """End the exchange that another thread waits in: the connection is lost to it."""
+        connection = self._socket
+        if connection is not None:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
     def send(self, command: Sequence[Word], deadline: Deadline) -> None:
         """Send a command; its reply is to be received later, in order.
 
@@ -120,7 +122,7 @@ class Lane:
         """
         with self._closing_on_error(deadline) as connection:
             value = self._next_reply(connection, deadline, None)
-        return _raised_or(_as_bytes(value))
+        return plain(value)
 
     def receive_rows(self, place: Place, deadline: Deadline) -> int:
         """The next reply, which must be a bulk string or an array of them, put where `place` says.
@@ -135,38 +137,23 @@ class Lane:
         """
         with self._closing_on_error(deadline) as connection:
             value = self._next_reply(connection, deadline, place)
-            items = value if isinstance(value, list) else [value]
-            if not isinstance(value, CommandError) and not all(isinstance(item, Body) for item in items):
-                raise BadReply("the reply holds something else than rows")
-        _raised_or(value)
-        return len(items)
+            count = count_rows(value)
+        raised_or(value)
+        return count
 
     def _next_reply(self, connection: socket.socket, deadline: Deadline, place: Place | None) -> object:
-        parser = self._parser
-        while True:
-            event: ReplyEvent = parser.next_event()
-            if event is NEED_DATA:
-                self._fill(connection, deadline)
-            elif isinstance(event, Reply):
-                self.pending -= 1
-                return event.value
-            elif isinstance(event, ReplyBulkStart):
-                if place is None:
-                    parser.collect()
-                else:
-                    parser.direct(_destination(place, event))
-            elif isinstance(event, BulkMore):
-                raise BadReply("a destination is shorter than its bulk string")
-            elif not isinstance(event, Push):
-                raise AssertionError(f"unknown event {event!r}")
+        while (value := self._replies.next(place)) is More.NEEDED:
+            self._fill(connection, deadline)
+        self.pending -= 1
+        return value
 
     def _fill(self, connection: socket.socket, deadline: Deadline) -> None:
         connection.settimeout(deadline.wait())
-        count = connection.recv_into(self._parser.get_buffer())
+        count = connection.recv_into(self._replies.get_buffer())
         if count == 0:
             raise ConnectionLost("the server ended the connection")
         self.traffic.received += count
-        self._parser.received(count)
+        self._replies.received(count)
 
     @contextmanager
     def _closing_on_error(self, deadline: Deadline) -> Iterator[socket.socket]:
@@ -194,15 +181,6 @@ def _translated(deadline: Deadline) -> Iterator[None]:
         raise BadReply(str(error)) from error
 
 
-def _destination(place: Place, bulk: ReplyBulkStart) -> memoryview:
-    if len(bulk.path) > 1:
-        raise BadReply("rows within a nested array")
-    destination = place(bulk.path[0] if bulk.path else 0, bulk.length)
-    if destination.nbytes != bulk.length:
-        raise BadReply(f"{bulk.length} bytes of rows where {destination.nbytes} were expected")
-    return destination
-
-
 def _send_some(connection: socket.socket, buffers: Sequence[memoryview]) -> int:
     """Send a beginning of the buffers; how many bytes."""
     if not isinstance(connection, ssl.SSLSocket):
@@ -219,17 +197,3 @@ def _unsent(buffers: list[memoryview], sent: int) -> list[memoryview]:
             return [buffer[sent:], *buffers[index + 1 :]]
         sent -= len(buffer)
     return []
-
-
-def _as_bytes(value: object) -> object:
-    if isinstance(value, memoryview):
-        return bytes(value)
-    if isinstance(value, list):
-        return [_as_bytes(item) for item in value]
-    return value
-
-
-def _raised_or(value: object) -> object:
-    if isinstance(value, CommandError):
-        raise ServerRefused(str(value))
-    return value

@@ -57,6 +57,7 @@ class Link:
         self._lock = threading.Lock()
         self._lane: Lane | None = None
         self._owner = os.getpid()
+        self._interrupted = False
         self._may_change = prefer_unix and endpoint.is_local and endpoint.unix_socket_path is None
 
     def exchange(self, work: Work[T]) -> T:
@@ -71,12 +72,14 @@ class Link:
             ServerRefused: The server answered `work` with an error.
         """
         with self._lock:
+            self._interrupted = False
             if self._breaker is not None and not self._breaker.allows():
                 raise NotAsked(f"{self.endpoint} failed a moment ago")
             try:
                 result = self._attempts(work)
             except (Unavailable, BadReply):
-                self._note(failed=True)
+                if not self._interrupted:
+                    self._note(failed=True)
                 raise
             except (ServerRefused, NotStored):
                 self._note(failed=False)
@@ -84,6 +87,13 @@ class Link:
             self._note(failed=False)
             self._change_to_unix()
             return result
+
+    def interrupt(self) -> None:
+        """End the exchange that another thread is in, if any, as if the connection had been lost."""
+        self._interrupted = True
+        lane = self._lane
+        if lane is not None:
+            lane.interrupt()
 
     def close(self) -> None:
         """Close the connection; a later exchange opens another."""
@@ -121,7 +131,8 @@ class Link:
             try:
                 return self._run(work, kept, deadline)
             except ConnectionLost:
-                pass
+                if self._interrupted:
+                    raise
         return self._run(work, self._open(deadline), deadline)
 
     def _run(self, work: Work[T], lane: Lane, deadline: Deadline) -> T:

@@ -438,6 +438,14 @@ class PionPromptCache:
         """Wait, for so many seconds at most, until nothing waits to be published; whether it came to that."""
         return self._publisher.flush(timeout)
 
+    def interrupt(self) -> None:
+        """End what another thread asks the server, if anything: its connection is closed.
+
+        It restores nothing then, and prefills: only a progress callback that raises ends that. Publications
+        in the background go on.
+        """
+        self._link.interrupt()
+
     def close(self) -> None:
         """Publish what waits to be, within the deadline, and close the connections.
 

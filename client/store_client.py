@@ -8,34 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TypeVar
 
-import numpy as np
 import redis
-from numpy.typing import NDArray
 from pionkv.kernels.formats import LayerSpec
 
-from . import requests
+from . import asking
+from .asking import Fetch, FetchForm, Question, Rows, StoreForm
 from .deadline import Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
-from .errors import BadReply, ServerRefused, Unavailable
+from .errors import ServerRefused, Unavailable
 from .lane import Lane
 from .link import Link
-from .requests import Name, SessionInfo
+from .requests import Found, Name, SessionInfo
 from .tls import Tls, explained
 
-FetchForm = Literal["F32", "F16", "RAW"]
-StoreForm = Literal["F32", "F16", "BF16", "RAW"]
-
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),
-    "RAW": np.dtype("u1"),
-}
-
-Rows = NDArray[Any]
-"""Rows of one layer, an array ``(rows, dim)``; of form RAW ``(rows, bytes of a row)``."""
+T = TypeVar("T")
 
 
 class StoreClient:
@@ -86,7 +74,7 @@ class StoreClient:
         Raises:
             Unavailable: It does not. Every method raises this.
         """
-        self._call("PING")
+        self._ask(asking.ping())
 
     # Sessions
 
@@ -99,7 +87,7 @@ class StoreClient:
         Raises:
             ServerRefused: The session exists with another schema, or the schema is not possible.
         """
-        return _integer(self._call(*requests.create(sid, specs)))
+        return self._ask(asking.create(sid, specs))
 
     def store(self, sid: Name, layer: int, start: int, rows: Rows, form: StoreForm | None = None) -> None:
         """Write rows from row `start` on, which may be at most the layer's number of rows.
@@ -116,11 +104,7 @@ class StoreClient:
             ServerRefused: There is no such session, a gap would arise, a value cannot be stored, or there is
                 no room.
         """
-        form = form or _form_of(rows)
-        if rows.ndim != 2 or rows.dtype != _DTYPES[form]:
-            raise TypeError(f"rows of form {form} are an array (rows, n) of {_DTYPES[form]}")
-        body = np.ascontiguousarray(rows).data.cast("B")
-        command = requests.store(sid, layer, start, len(rows), body, form)
+        command = asking.store(sid, layer, start, rows, form).command
 
         def work(lane: Lane, deadline: Deadline) -> object:
             lane.send(command, deadline)
@@ -135,22 +119,19 @@ class StoreClient:
             ServerRefused: There is no such session, or one of the rows is not stored.
             BadReply: The layer holds nothing.
         """
-        (rows,) = self._fetch(("V.FETCH", requests.as_bytes(sid), layer, *ids), len(ids), "F32")
+        (rows,) = self._fetch(asking.fetch(sid, layer, ids))
         return rows
 
     def fetch_range(self, sid: Name, layer: int, start: int, end: int, form: FetchForm = "F32") -> Rows:
         """Rows `start` to `end - 1` of one layer. Raises as `fetch`."""
-        command = ("V.FETCH", requests.as_bytes(sid), layer, "RANGE", start, end, "FMT", form)
-        (rows,) = self._fetch(command, end - start, form)
+        (rows,) = self._fetch(asking.fetch_range(sid, layer, start, end, form))
         return rows
 
     def fetch_batch(
         self, sid: Name, start: int, end: int, layers: int | None = None, form: FetchForm = "F32"
     ) -> list[Rows]:
         """Rows `start` to `end - 1` of the first `layers` layers, or of all. Raises as `fetch`."""
-        count = () if layers is None else (layers,)
-        command = ("V.FETCH", requests.as_bytes(sid), "BATCH", start, end, *count, "FMT", form)
-        return self._fetch(command, end - start, form)
+        return self._fetch(asking.fetch_batch(sid, start, end, layers, form))
 
     def info(self, sid: Name) -> SessionInfo:
         """Formats and rows of a session's layers.
@@ -158,11 +139,11 @@ class StoreClient:
         Raises:
             ServerRefused: There is no such session.
         """
-        return SessionInfo.parse(self._call("V.INFO", sid))
+        return self._ask(asking.info(sid))
 
     def drop(self, *sids: Name) -> int:
         """Remove sessions; returns how many there were."""
-        return _integer(self._call("V.DROP", *sids))
+        return self._ask(asking.drop(*sids))
 
     # Prefixes
 
@@ -184,26 +165,35 @@ class StoreClient:
         Raises:
             ServerRefused: The namespace exists with another schema.
         """
-        self._call(*requests.register(namespace, keys, values, prefill_ms))
+        self._ask(asking.register(namespace, keys, values, prefill_ms))
 
     def lookup(self, namespace: Name) -> bool:
         """Whether a prefix is stored, both sides and the same rows in the same layers."""
-        return _text(self._call("KV.PREFIX.LOOKUP", namespace)) == "HIT"
+        return self._ask(asking.lookup(namespace))
+
+    def match(self, ids: Sequence[int], model: str = "", *, whole: bool = False) -> Found | None:
+        """The longest stored prefix of some tokens; None when there is none.
+
+        Args:
+            ids: The token ids.
+            model: Digest of the model that it must be of.
+            whole: Whether a prefix that goes on after the tokens it shares is of no use.
+        """
+        return self._ask(asking.match(ids, model, whole=whole))
 
     def fetch_all(
         self, namespace: Name, start: int, end: int, form: FetchForm = "F32"
     ) -> list[tuple[Rows, Rows]]:
         """Rows `start` to `end - 1` of both sides of every layer: keys, values. Raises as `fetch`."""
-        rows = self._fetch(requests.fetch_all(namespace, start, end, form), end - start, form)
-        return list(zip(rows[::2], rows[1::2], strict=True))
+        return asking.by_layer(self._fetch(asking.fetch_all(namespace, start, end, form)))
 
     def drop_prefix(self, *namespaces: Name) -> int:
         """Remove prefixes; returns how many there were."""
-        return _integer(self._call("KV.PREFIX.DROP", *namespaces))
+        return self._ask(asking.drop_prefix(*namespaces))
 
     def prefix_info(self) -> dict[str, str]:
         """The server's figures about all prefixes."""
-        return requests.read_lines(self._call("KV.PREFIX.INFO"))
+        return self._ask(asking.prefix_info())
 
     # The object
 
@@ -218,27 +208,19 @@ class StoreClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(self, *command: Any) -> object:
+    def _ask(self, question: Question[T]) -> T:
         with _translated(secured=self._link.endpoint.tls is not None):
-            reply: object = self.redis.execute_command(*command)
-            return reply
+            reply: object = self.redis.execute_command(*question.command)
+        return question.read(reply)
 
-    def _fetch(self, command: requests.Command, rows: int, form: str) -> list[Rows]:
-        found: list[NDArray[np.uint8]] = []
-
-        def place(index: int, length: int) -> memoryview:
-            if index != len(found) or length % rows:
-                raise BadReply(f"{length} bytes for {rows} rows")
-            found.append(np.empty(length, np.uint8))
-            return found[-1].data
-
+    def _fetch(self, fetch: Fetch) -> list[Rows]:
         def work(lane: Lane, deadline: Deadline) -> int:
-            found.clear()
-            lane.send(command, deadline)
-            return lane.receive_rows(place, deadline)
+            fetch.begin()
+            lane.send(fetch.command, deadline)
+            return lane.receive_rows(fetch.place, deadline)
 
         self._link.exchange(work)
-        return [each.view(_DTYPES[form]).reshape(rows, -1) for each in found]
+        return fetch.result()
 
 
 @contextmanager
@@ -257,21 +239,3 @@ def _with_code(text: str, code: str) -> str:
     """redis-py takes the code off the errors that it has a class for; ERR is one of them."""
     first = text.partition(" ")[0]
     return text if first.isalpha() and first.isupper() and not code else f"{code or 'ERR'} {text}"
-
-
-def _form_of(rows: Rows) -> StoreForm:
-    if rows.dtype == _DTYPES["F32"]:
-        return "F32"
-    if rows.dtype == _DTYPES["F16"]:
-        return "F16"
-    raise TypeError(f"say which form rows of {rows.dtype} have")
-
-
-def _integer(reply: object) -> int:
-    if not isinstance(reply, int):
-        raise BadReply("an integer was expected")
-    return reply
-
-
-def _text(reply: object) -> str:
-    return reply.decode() if isinstance(reply, bytes) else str(reply)

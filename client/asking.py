@@ -1,0 +1,192 @@
+"""What a store can be asked, and how the answers are read: the same for every client. Does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pionkv.kernels.formats import LayerSpec
+
+from . import requests
+from .errors import BadReply
+from .requests import Command, Found, Name, SessionInfo
+
+T = TypeVar("T")
+
+FetchForm = Literal["F32", "F16", "RAW"]
+StoreForm = Literal["F32", "F16", "BF16", "RAW"]
+
+Rows = NDArray[Any]
+"""Rows of one layer, an array ``(rows, dim)``; of form RAW ``(rows, bytes of a row)``."""
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "RAW": np.dtype("u1"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[T]):
+    """A command, and what reads its answer.
+
+    Attributes:
+        command: Name and arguments.
+        read: Makes a value of the reply, or raises `BadReply`.
+    """
+
+    command: Command
+    read: Callable[[object], T]
+
+
+def ping() -> Question[None]:
+    """Whether it answers."""
+    return Question(("PING",), _nothing)
+
+
+def create(sid: Name, specs: LayerSpec | Sequence[LayerSpec]) -> Question[int]:
+    """Make a session: its slot."""
+    return Question(requests.create(sid, specs), _integer)
+
+
+def info(sid: Name) -> Question[SessionInfo]:
+    """Formats and rows of a session's layers."""
+    return Question(("V.INFO", requests.as_bytes(sid)), SessionInfo.parse)
+
+
+def drop(*sids: Name) -> Question[int]:
+    """Remove sessions: how many there were."""
+    return Question(("V.DROP", *map(requests.as_bytes, sids)), _integer)
+
+
+def register(
+    namespace: Name,
+    keys: LayerSpec | Sequence[LayerSpec],
+    values: Sequence[LayerSpec] | None,
+    prefill_ms: int | None,
+) -> Question[None]:
+    """Make the two sessions of a prefix."""
+    return Question(requests.register(namespace, keys, values, prefill_ms), _nothing)
+
+
+def lookup(namespace: Name) -> Question[bool]:
+    """Whether a prefix is stored."""
+    return Question(("KV.PREFIX.LOOKUP", requests.as_bytes(namespace)), _is_hit)
+
+
+def match(ids: Sequence[int], model: str, *, whole: bool) -> Question[Found | None]:
+    """The longest stored prefix of some tokens."""
+    return Question(requests.match(ids, model, whole=whole), lambda reply: Found.parse(reply, len(ids)))
+
+
+def drop_prefix(*namespaces: Name) -> Question[int]:
+    """Remove prefixes: how many there were."""
+    return Question(("KV.PREFIX.DROP", *map(requests.as_bytes, namespaces)), _integer)
+
+
+def prefix_info() -> Question[dict[str, str]]:
+    """The server's figures about all prefixes."""
+    return Question(("KV.PREFIX.INFO",), requests.read_lines)
+
+
+def store(sid: Name, layer: int, start: int, rows: Rows, form: StoreForm | None) -> Question[None]:
+    """Write rows.
+
+    Raises:
+        TypeError: The array's type does not fit the form.
+    """
+    form = form or _form_of(rows)
+    if rows.ndim != 2 or rows.dtype != _DTYPES[form]:
+        raise TypeError(f"rows of form {form} are an array (rows, n) of {_DTYPES[form]}")
+    body = np.ascontiguousarray(rows).data.cast("B")
+    return Question(requests.store(sid, layer, start, len(rows), body, form), _nothing)
+
+
+class Fetch:
+    """A command that answers runs of rows, and where they go.
+
+    Attributes:
+        command: Name and arguments.
+    """
+
+    def __init__(self, command: Command, rows: int, form: str) -> None:
+        """Prepare.
+
+        Args:
+            command: Name and arguments.
+            rows: Rows of each run.
+            form: Type of their elements.
+        """
+        self.command = command
+        self._rows = rows
+        self._form = form
+        self._found: list[NDArray[np.uint8]] = []
+
+    def begin(self) -> None:
+        """Forget what an attempt before this one received."""
+        self._found.clear()
+
+    def place(self, index: int, length: int) -> memoryview:
+        """As `replies.Place`: a new array for each run."""
+        if index != len(self._found) or length % self._rows:
+            raise BadReply(f"{length} bytes for {self._rows} rows")
+        self._found.append(np.empty(length, np.uint8))
+        return self._found[-1].data
+
+    def result(self) -> list[Rows]:
+        """The runs."""
+        return [each.view(_DTYPES[self._form]).reshape(self._rows, -1) for each in self._found]
+
+
+def fetch(sid: Name, layer: int, ids: Sequence[int]) -> Fetch:
+    """Rows by id."""
+    return Fetch(("V.FETCH", requests.as_bytes(sid), layer, *ids), len(ids), "F32")
+
+
+def fetch_range(sid: Name, layer: int, start: int, end: int, form: FetchForm) -> Fetch:
+    """Rows `start` to `end - 1` of a layer."""
+    command = ("V.FETCH", requests.as_bytes(sid), layer, "RANGE", start, end, "FMT", form)
+    return Fetch(command, end - start, form)
+
+
+def fetch_batch(sid: Name, start: int, end: int, layers: int | None, form: FetchForm) -> Fetch:
+    """Rows `start` to `end - 1` of the first `layers` layers, or of all."""
+    count = () if layers is None else (layers,)
+    command = ("V.FETCH", requests.as_bytes(sid), "BATCH", start, end, *count, "FMT", form)
+    return Fetch(command, end - start, form)
+
+
+def fetch_all(namespace: Name, start: int, end: int, form: FetchForm) -> Fetch:
+    """Rows `start` to `end - 1` of both sides of every layer: k0 v0 k1 v1 and so on."""
+    return Fetch(requests.fetch_all(namespace, start, end, form), end - start, form)
+
+
+def by_layer(rows: Sequence[Rows]) -> list[tuple[Rows, Rows]]:
+    """Keys and values of each layer, of what `fetch_all` answered."""
+    return list(zip(rows[::2], rows[1::2], strict=True))
+
+
+def _form_of(rows: Rows) -> StoreForm:
+    if rows.dtype == _DTYPES["F32"]:
+        return "F32"
+    if rows.dtype == _DTYPES["F16"]:
+        return "F16"
+    raise TypeError(f"say which form rows of {rows.dtype} have")
+
+
+def _nothing(_: object) -> None:
+    """An answer that says no more than that it is done."""
+
+
+def _integer(reply: object) -> int:
+    if not isinstance(reply, int):
+        raise BadReply("an integer was expected")
+    return reply
+
+
+def _is_hit(reply: object) -> bool:
+    return (reply.decode() if isinstance(reply, bytes) else str(reply)) == "HIT"
