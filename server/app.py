@@ -100,6 +100,7 @@ class App:
             server = await self.loop.create_unix_server(self._connect, sock=unix, backlog=backlog, **keep)
             self._servers.append(server)
         await self._open_sites(context)
+        service.open_tier()
         self.service.lag.start()
         self.service.kernels.start()
         self._timers.append(Every(self.loop, TICK_SECONDS, self._tick))
@@ -177,6 +178,8 @@ class App:
         await self.service.no_connections.wait()
         for site in self._sites:
             await site.stop()
+        if self.service.tier is not None:
+            await self.service.tier.close()
         self._shut_down()
 
     async def _wait_for_clients(self, seconds: float) -> None:
@@ -218,6 +221,8 @@ class App:
         self.service.attention.tick()
         self.service.share_budget()
         try:
+            if self.service.tier is not None:
+                self.service.tier.tick()
             self.service.store.tick()
         except (StorageError, OSError) as error:
             logs.logger().error("housekeeping failed", error=str(error))
@@ -230,7 +235,10 @@ def _port(listeners: Sequence[socket.socket]) -> int:
 def store_options(settings: Settings, worker: int = 0) -> StoreOptions:
     """The part of the settings that storage understands."""
     return StoreOptions(
-        max_bytes=settings.max_bytes or None, durability=Durability(settings.durability), worker=worker
+        max_bytes=settings.max_bytes or None,
+        durability=Durability(settings.durability),
+        worker=worker,
+        tiered=settings.tier is not None,
     )
 
 

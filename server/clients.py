@@ -60,6 +60,8 @@ class Client:
     no_touch: bool = False
     closing: bool = False
     """Set by a command that ends the connection; it is closed when its reply has been sent."""
+    ended: bool = False
+    """Its connection is no more."""
     commands: int = 0
     transaction: Transaction = field(default_factory=Transaction)
     preparations: Preparations = field(default_factory=Preparations)
@@ -133,7 +135,7 @@ class Client:
         self.transaction.close()
         self.preparations.close()
         while self.claims:
-            self.service.store.release_claim(self.claims.pop(), self.claimant)
+            self.service.release_claim(self.claims.pop(), self.claimant)
 
 
 def lane_of(transport: asyncio.BaseTransport) -> str:

@@ -17,6 +17,7 @@ ENVIRONMENT_PREFIX = "PIONKV_"
 DURABILITIES = ("none", "everysec", "always")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")
+TIER_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 _UNITS = {"": 1, "k": 1000, "kb": 1 << 10, "m": 1000**2, "mb": 1 << 20, "g": 1000**3, "gb": 1 << 30}
 _UNITS |= {
@@ -60,6 +61,20 @@ def _within(low: int, high: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def _tier_address(text: str) -> str:
+    scheme = text.partition("://")[0]
+    if "://" not in text or scheme not in TIER_SCHEMES:
+        known = ", ".join(f"{each}://" for each in TIER_SCHEMES)
+        raise ValueError(f"the address begins with none of {known}")
+    return text
+
+
+def _tier_prefix(text: str) -> str:
+    if not text or not text.isprintable() or set(text) & set("{}"):
+        raise ValueError(f"'{text}' is empty or has braces")
+    return text
 
 
 def _seconds(text: str) -> float:
@@ -199,6 +214,24 @@ class Settings:
     )
     metrics_port: int = _setting(
         -1, "TCP port of the metrics for Prometheus alone; 0 picks one, -1: none", _within(-1, 65535)
+    )
+    tier: str | None = _setting(
+        None,
+        "address of a tier that several servers share: redis://, rediss://, with +cluster, see docs/tier.md",
+        _tier_address,
+        secret=True,
+    )
+    tier_prefix: str = _setting("pionkv:", "what names of the tier begin with, without braces", _tier_prefix)
+    tier_deadline: int = _setting(
+        100, "milliseconds within which the tier must answer a small question", _within(1, 60_000)
+    )
+    tier_check: int = _setting(
+        1000,
+        "milliseconds for which a prefix is served before the tier is asked whether it has another version",
+        _within(0, 3_600_000),
+    )
+    tier_queue_bytes: int = _setting(
+        1 << 30, "bytes of prefixes that may wait to be written to the tier, per worker", parse_size
     )
     log_level: str = _setting(
         "info", "least severe message that is logged", _one_of(LOG_LEVELS), redis="loglevel"

@@ -50,6 +50,9 @@ class Metrics:
     attend_cold_misses: int = 0
     """Queries refused because their rows were not ready."""
 
+    tier: Counter[str] = field(default_factory=Counter)
+    """What was read from the tier, written to it, and what failed."""
+
     def numbers(self) -> dict[str, int]:
         """All of them under one name each, to be added to those of other processes."""
         found: dict[str, int] = {}
@@ -77,7 +80,10 @@ class Metrics:
         """Begin to count anew."""
         for item in fields(self):
             value = getattr(self, item.name)
-            setattr(self, item.name, Counter() if isinstance(value, Counter) else 0)
+            if isinstance(value, Counter):
+                value.clear()
+            else:
+                setattr(self, item.name, 0)
 
 
 class LoopLag:

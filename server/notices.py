@@ -10,7 +10,7 @@ noticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pionkv.storage import Store, UnknownNamespace
 
@@ -31,15 +31,25 @@ class Notices:
     def __init__(self, channels: Channels, store: Store) -> None:
         self._channels = channels
         self._store = store
+        self.on_change: Callable[..., None] | None = None
+        """Told of each prefix that changed, and whether that was in one step."""
+
+    def __bool__(self) -> bool:
+        return bool(self._channels) or self.on_change is not None
 
     def changed(self, sid: bytes) -> None:
         """Rows of a session were stored: its namespace may have become one that can be restored."""
-        namespace = namespace_of(sid) if self._channels else None
+        namespace = namespace_of(sid) if self else None
         if namespace is not None:
-            self.published(namespace)
+            self._changed(namespace, whole=False)
 
     def published(self, namespace: bytes) -> None:
-        """A namespace may have become one that can be restored."""
+        """A namespace may have become one that can be restored, in one step."""
+        self._changed(namespace, whole=True)
+
+    def _changed(self, namespace: bytes, *, whole: bool) -> None:
+        if self.on_change is not None:
+            self.on_change(namespace, whole=whole)
         if self._channels and self._store.lookup(namespace) is not None:
             self._send(PUBLISH, namespace)
 

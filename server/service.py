@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .clients import Client
     from .connection import Connection
     from .dispatch import Entry
+    from .tier.link import TierLink
 
 REDIS_VERSION = "7.2.0"
 """The Redis whose commands and fields are followed; clients look at it to choose what they send."""
@@ -72,6 +73,8 @@ class Service:
         self.entries: Mapping[str, Entry] = {}
         """The commands and how they went."""
         self.attention = Desk(self)
+        self.tier: TierLink | None = None
+        """Where prefixes are that other servers have, if there is such a tier."""
         self.sums = Sums(self.place, self._gauges, self._command_numbers)
         self.metrics = self.sums.metrics
         self.timing = Timing(
@@ -188,6 +191,21 @@ class Service:
             if connection.idle_since < self.clock() - seconds:
                 connection.kill()
 
+    def open_tier(self) -> None:
+        """Begin to use the tier that the settings name."""
+        # Nothing of a tier is loaded where there is none.
+        from .tier.opening import open_tier
+
+        self.tier = open_tier(self.settings, self.store, self.place, self.metrics.tier, self.threads)
+        if self.tier is not None:
+            self.notices.on_change = self.tier.changed
+
+    def release_claim(self, namespace: bytes, claimant: bytes) -> None:
+        """Give a claim back, here and in the tier."""
+        self.store.release_claim(namespace, claimant)
+        if self.tier is not None:
+            self.tier.release(namespace, claimant)
+
     def add(self, connection: Connection) -> None:
         """A client has connected."""
         self.connections[connection.client.id] = connection
@@ -223,6 +241,7 @@ class Service:
             "attend_cold_layers": len(self.attention.residents.cold),
             "pid": os.getpid(),
             "lives": self.place.lives,
+            **(self.tier.gauges() if self.tier is not None else {}),
         }
 
     def _command_numbers(self) -> dict[str, int]:

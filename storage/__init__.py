@@ -44,7 +44,8 @@ from .errors import (
 from .manifests import Admission
 from .namespaces import SessionView
 from .options import Durability, StoreOptions
-from .prompts import MODEL_BYTES, Match
+from .prompts import BLOCK as BOUNDARY_TOKENS
+from .prompts import MODEL_BYTES, Match, boundaries
 from .read import Location, Mapped, Rows
 from .receipts import Receipt
 from .records import NamespaceRecord
@@ -54,12 +55,15 @@ from .schema import Schema
 from .states import StateWrite
 from .states import fill as fill_state
 from .store import Store
+from .tier_calls import Image, Untold
 from .totals import StoreInfo
 from .transactions import Transaction
 from .write import RowsWrite, Write
 
 __all__ = [
     "Admission",
+    "BOUNDARY_TOKENS",
+    "boundaries",
     "BadOrder",
     "BadRange",
     "BeyondTokens",
@@ -72,6 +76,7 @@ __all__ = [
     "fill_state",
     "Gap",
     "Grouped",
+    "Image",
     "Immutable",
     "Incompatible",
     "Incomplete",
@@ -117,6 +122,7 @@ __all__ = [
     "UnknownNamespace",
     "UnknownSession",
     "UnknownSnapshot",
+    "Untold",
     "Write",
     "WriteClosed",
 ]

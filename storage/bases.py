@@ -25,13 +25,15 @@ class PrefixPlan:
     Attributes:
         namespace: The prefix.
         schemas: Those of the K and the V side.
-        layers: How many layers each side will have, all of them with rows.
+        layers: How many layers each side will have; 0 for states alone, without sessions.
         parent: A namespace and how many of its rows to begin with; None for the prefix's own, all of them.
         tokens: Rows that every layer will have; None for whatever they will have in common.
         blocks: The block table to set: tokens per block, and the blocks' hashes.
         model: Digest of the model, by which the tokens of the table are found.
         manifest: The manifest to set.
         prefill_us: Measured time the rows took to compute, in microseconds.
+        fresh: Whether to begin with nothing; publishing replaces what is there, and its pins stay.
+        only: The layers that have rows, when not all of them have.
     """
 
     namespace: bytes
@@ -43,11 +45,18 @@ class PrefixPlan:
     model: bytes = b""
     manifest: bytes | None = None
     prefill_us: int | None = None
+    fresh: bool = False
+    only: tuple[int, ...] | None = None
+
+    @property
+    def filled(self) -> Sequence[int]:
+        """The layers that have rows."""
+        return range(self.layers) if self.only is None else self.only
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes of one row of every layer of both sides."""
-        return sum(schema.row_bytes(layer) for schema in self.schemas for layer in range(self.layers))
+        return sum(schema.row_bytes(layer) for schema in self.schemas for layer in self.filled)
 
 
 class Base(NamedTuple):
@@ -55,7 +64,8 @@ class Base(NamedTuple):
 
     Attributes:
         generation: Of its namespace; 0 when that is not there.
-        spoiled: Whether the namespace is there but has expired, or its bytes failed their check.
+        spoiled: Whether the namespace is there but has expired, its bytes failed their check, or it is to be
+            replaced.
         tokens: Rows of every layer.
         extents: Where they are: for each side, for each layer.
         source: The namespace that they come from, None when there are none.
@@ -80,7 +90,7 @@ def bind(engine: Engine, reader: Reader, plan: PrefixPlan) -> Base:
     """
     unit = unit_of_namespace(plan.namespace)
     record = reader.namespace(unit)
-    spoiled = record is not None and engine.is_spent(reader, record)
+    spoiled = record is not None and (plan.fresh or engine.is_spent(reader, record))
     generation = record.generation if record is not None else 0
     if record is not None and not spoiled:
         engine.check_mutable(reader, unit)

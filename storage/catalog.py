@@ -43,6 +43,8 @@ TABLES = (
     "unsynced",
     "quarantine",
     "gone",
+    "marks",
+    "untold",
     # Plain keys; see keyspace/entry.py.
     "keys",
     "values",

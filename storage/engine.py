@@ -131,9 +131,13 @@ class Engine:
             raise OutOfBudget(needed, limit)
         reserved, keep = self.reserved, {unit, *self.writing}
         self.catalog.write(
-            lambda writer: make_room(writer, reserved + needed, limit, keep, self.clock()), reuse=True
+            lambda writer: make_room(
+                writer, reserved + needed, limit, keep, self.clock(), tiered=self.options.tiered
+            ),
+            reuse=True,
         )
 
     def make_room(self, writer: Writer, unit: bytes, needed: int) -> None:
         """The same within the transaction that publishes: other processes may have written meanwhile."""
-        make_room(writer, needed, self.options.max_bytes, {unit, *self.writing}, self.clock())
+        keep = {unit, *self.writing}
+        make_room(writer, needed, self.options.max_bytes, keep, self.clock(), tiered=self.options.tiered)

@@ -12,10 +12,22 @@ from .catalog import Writer
 from .errors import OutOfBudget
 from .gone import EVICTED, note
 from .keyspace import expiry
+from .marks import would_be_lost
 from .units import drop_unit
 
+LOOKED_AT = 4096
+"""Units of the queue among which those are looked for that another tier holds."""
 
-def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[bytes], now: float) -> None:
+
+def make_room(
+    writer: Writer,
+    needed: int,
+    limit: int | None,
+    keep: Container[bytes],
+    now: float,
+    *,
+    tiered: bool = False,
+) -> None:
     """Evict until `needed` more bytes fit under `limit`.
 
     Args:
@@ -24,6 +36,7 @@ def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[by
         limit: The budget, or None.
         keep: Units, and places of plain keys, that stay.
         now: The time.
+        tiered: Whether prefixes that no other tier holds are to go last.
 
     Raises:
         OutOfBudget: They cannot fit. The caller lets it abort the transaction, so nothing was evicted.
@@ -32,18 +45,23 @@ def make_room(writer: Writer, needed: int, limit: int | None, keep: Container[by
         return
     if needed > limit:
         raise OutOfBudget(needed, limit)
-    if _drop_units(writer, limit - needed, keep, now):
+    if tiered and _drop_units(writer, limit - needed, keep, now, spare_lost=True):
+        return
+    if writer.totals.bytes + needed <= limit or _drop_units(writer, limit - needed, keep, now):
         return
     expiry.evict(writer, limit - needed, keep)
     if writer.totals.bytes + needed > limit:
         raise OutOfBudget(needed, limit)
 
 
-def _drop_units(writer: Writer, target: int, keep: Container[bytes], now: float) -> bool:
+def _drop_units(
+    writer: Writer, target: int, keep: Container[bytes], now: float, *, spare_lost: bool = False
+) -> bool:
     """Drop units until no more than `target` bytes are taken; whether that could be reached."""
     # The queue is read in batches: a cursor must not be moved by the deletions under it.
-    start = b""
-    while batch := _batch(writer, start):
+    start, looked_at = b"", 0
+    while (batch := _batch(writer, start)) and not (spare_lost and looked_at > LOOKED_AT):
+        looked_at += len(batch)
         for key, unit in batch:
             start = key + b"\0"
             if unit in keep:
@@ -51,6 +69,8 @@ def _drop_units(writer: Writer, target: int, keep: Container[bytes], now: float)
             record = writer.namespace(unit)
             if record is None:
                 writer.delete("queue", key)
+                continue
+            if spare_lost and would_be_lost(writer, record):
                 continue
             writer.totals.inflation = max(writer.totals.inflation, record.priority)
             writer.totals.evictions += 1

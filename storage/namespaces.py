@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from . import gone, prompts, refs
+from . import gone, marks, prompts, refs
 from .catalog import Reader, Writer
 from .engine import Engine
 from .errors import (
@@ -187,6 +187,8 @@ def drop_sessions(engine: Engine, sids: Iterable[bytes]) -> int:
             dropped += 1
             drop_session(writer, session)
             refresh_or_remove(writer, session.unit)
+            if engine.options.tiered:
+                marks.tell(writer, session.unit)
         return dropped
 
     return engine.catalog.write(change)
@@ -195,7 +197,12 @@ def drop_sessions(engine: Engine, sids: Iterable[bytes]) -> int:
 def drop_namespaces(engine: Engine, namespaces: Iterable[bytes]) -> int:
     """See `Store.drop_namespaces`."""
     units = [unit_of_namespace(namespace) for namespace in namespaces]
-    return drop_units(engine, units, gone.DROPPED)
+
+    def tell(writer: Writer) -> None:
+        for unit in units:
+            marks.tell(writer, unit)
+
+    return drop_units(engine, units, gone.DROPPED, tell if engine.options.tiered else None)
 
 
 def discard(engine: Engine, units: Iterable[bytes], pages: Container[int]) -> None:
@@ -293,6 +300,7 @@ def expire(engine: Engine, namespace: bytes, at: float) -> None:
         record = _namespace(engine, writer, namespace)
         set_expiry(writer, record, max(at, 0.0))
         writer.put_namespace(record)
+        marks.remove(writer, record.unit)
 
     engine.catalog.write(change)
 
@@ -333,7 +341,13 @@ def manifest(engine: Engine, namespace: bytes) -> bytes | None:
 
 def set_manifest(engine: Engine, namespace: bytes, value: bytes) -> None:
     """See `Store.set_manifest`."""
-    engine.catalog.write(lambda writer: put_manifest(writer, _namespace(engine, writer, namespace), value))
+
+    def change(writer: Writer) -> None:
+        record = _namespace(engine, writer, namespace)
+        put_manifest(writer, record, value)
+        marks.remove(writer, record.unit)
+
+    engine.catalog.write(change)
 
 
 def _uid(record: NamespaceRecord) -> bytes:

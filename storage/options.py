@@ -32,6 +32,8 @@ class StoreOptions:
         max_maps: Page maps (and so file handles) a process keeps for reading.
         max_open_pages: Pages a process keeps open for writing.
         worker: Number of this process among those that serve the directory; noted in what it publishes.
+        tiered: Whether another tier holds prefixes, too: what it has goes first when room is needed, and it
+            is to be told of drops.
     """
 
     max_bytes: int | None = None
@@ -44,3 +46,4 @@ class StoreOptions:
     max_maps: int = 1024
     max_open_pages: int = 256
     worker: int = 0
+    tiered: bool = False

@@ -155,7 +155,7 @@ def match(
 def _search(
     reader: Reader, ids: Ids, model: bytes, whole: bool, now: float, sees: Sees | None
 ) -> Match | None:
-    heads = _heads(model, ids)
+    heads = boundaries(model, ids)
     best: Match | None = None
     seen: set[bytes] = set()
     for level in range(_deepest(reader, heads), -1, -1):
@@ -252,12 +252,12 @@ def _deepest(reader: Reader, heads: list[bytes]) -> int:
 
 
 def _entries(model: bytes, ids: Ids, uid: bytes) -> Iterator[bytes]:
-    for level, head in enumerate(_heads(model, ids)):
+    for level, head in enumerate(boundaries(model, ids)):
         yield head + _tail(ids, level) + uid
 
 
-def _heads(model: bytes, ids: Ids) -> list[bytes]:
-    """The hash of each boundary."""
+def boundaries(model: bytes, ids: Ids) -> list[bytes]:
+    """The hash of each boundary 0, `BLOCK`, 2 x `BLOCK` … up to the last one within the tokens."""
     head = xxhash.xxh3_128_digest(model)
     heads = [head]
     data = ids.tobytes()

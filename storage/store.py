@@ -32,6 +32,7 @@ from .records import NamespaceRecord
 from .save import Save
 from .schema import Schema
 from .states import StateWrite
+from .tier_calls import TierCalls
 from .totals import StoreInfo, store_info
 from .usage import store_usage
 from .write import RowsWrite
@@ -40,7 +41,7 @@ COMPACTED_PER_TICK = 32 << 20
 """Bytes of rows that one `tick` rewrites at most, or one piece more."""
 
 
-class Store(PrefixCalls):
+class Store(PrefixCalls, TierCalls):
     """Rows of K/V sessions on disk, shared by every process that opens the same directory.
 
     Made by `Store.open`. Every call is synchronous and belongs to the thread that opened the store; only

@@ -278,10 +278,12 @@ class Transaction:
         return self.base.tokens + sum(extent[2] for extent in self._runs.get(place, ()))
 
     def _places(self) -> list[Place]:
-        return [(layer, side) for layer in range(self.plan.layers) for side in SIDES]
+        return [(layer, side) for layer in self.plan.filled for side in SIDES]
 
     def _complete_tokens(self) -> int:
         rows = {place: self._rows(place) for place in self._places()}
+        if not rows and self._states:
+            return 0
         # A transaction without rows of its own is one only if it takes over those of a parent.
         fewest = max(1, self.base.tokens + (self.plan.parent is None))
         wanted = self.plan.tokens if self.plan.tokens is not None else max(fewest, *rows.values())
@@ -329,13 +331,16 @@ class Transaction:
 
     def _change(self, writer: Writer, tokens: int) -> Receipt:
         plan, base = self.plan, self._base_again(writer)
-        if base.spoiled and (record := writer.namespace(self._unit)) is not None:
-            drop_unit(writer, record)
+        replaced = writer.namespace(self._unit) if base.spoiled else None
+        if replaced is not None:
+            drop_unit(writer, replaced)
         for write in self._writes:
             write._account(writer)
         record = open_unit(writer, self._unit, self.engine.clock())
+        if replaced is not None and plan.fresh:
+            record.pins, record.hits = replaced.pins, replaced.hits
         self._put_identity(writer, record, base)
-        for sid, side in zip(sids_of(self._unit), SIDES, strict=True):
+        for sid, side in zip(sids_of(self._unit), SIDES, strict=True) if plan.layers else ():
             old = writer.session(sid)
             if old is None:
                 serial = writer.new_serial()
@@ -399,7 +404,7 @@ class Transaction:
 def begin(engine: Engine, txn: bytes, plan: PrefixPlan) -> Transaction:
     """See `Store.begin_transaction`."""
     engine.check_name(plan.namespace + K_SUFFIX)
-    if not 0 < plan.layers <= engine.options.max_layers:
+    if not (plan.only is None) <= plan.layers <= engine.options.max_layers:
         raise LayerLimit(plan.layers - 1, engine.options.max_layers)
     with engine.catalog.snapshot() as reader:
         base = bind(engine, reader, plan)

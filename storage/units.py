@@ -61,6 +61,7 @@ def drop_unit(writer: Writer, record: NamespaceRecord) -> None:
         drop_session(writer, session)
     drop_states(writer, record)
     forget(writer, record)
+    writer.delete("marks", key_of(record.unit))
     writer.delete("quarantine", key_of(record.unit))
     remove(writer, record)
     set_expiry(writer, record, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..dispatch import Dispatcher
+from ..tiered import tiered
 from . import (
     acl,
     attend_forms,
@@ -52,6 +53,8 @@ _FAMILIES = (
 
 def make_dispatcher() -> Dispatcher:
     """A dispatcher that knows every command of this server."""
-    handlers = {name: handler for family in _FAMILIES for name, handler in family.HANDLERS.items()}
+    handlers = {
+        name: tiered(name, handler) for family in _FAMILIES for name, handler in family.HANDLERS.items()
+    }
     openers = vstorebatch.OPENERS | states.OPENERS | strings.OPENERS | attend_forms.OPENERS
     return Dispatcher(handlers, openers)

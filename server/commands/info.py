@@ -32,6 +32,8 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
     everything = wanted & {"all", "everything"}
     usual = everything or not wanted or "default" in wanted
     sections = [(name, section, usual) for name, section in SECTIONS.items()]
+    if client.service.tier is not None:
+        sections.append(("tier", _tier, usual))
     sections += [(name, section, everything) for name, section in EXTRA_SECTIONS.items()]
     texts = [
         f"# {name.capitalize()}\r\n"
@@ -192,6 +194,24 @@ def attention_lines(service: Service, metrics: Metrics) -> Lines:
         "attend_passes": metrics.attend_passes,
         **{f"attend_{what}": service.sums.gauge(f"attend_{what}") for what in ATTEND_GAUGES},
         **{f"attend_{what}": getattr(metrics, f"attend_{what}") for what in ATTEND_COUNTERS},
+    }
+
+
+def _tier(service: Service) -> Lines:
+    """The tier: what this worker sees of it, and the counters of all workers."""
+    tier = service.tier
+    if tier is None:
+        return {}
+    counts = service.sums.all_metrics().tier
+    into, out = tier.bandwidth
+    return {
+        "tier": tier.address,
+        "tier_state": "away: " + " ".join(tier.away) if tier.away else "asked",
+        "tier_queued": service.sums.gauge("tier_queued"),
+        "tier_queued_bytes": service.sums.gauge("tier_queued_bytes"),
+        "tier_bytes_per_second_in": into,
+        "tier_bytes_per_second_out": out,
+        **{f"tier_{name.replace(':', '_').replace(' ', '_')}": counts[name] for name in sorted(counts)},
     }
 
 

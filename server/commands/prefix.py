@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
@@ -12,8 +13,11 @@ from pionkv.storage import MODEL_BYTES, Schema, StaleGeneration
 
 from ..arguments import Argument, Cursor, blob, integer, integer_within, keyword, shown
 from ..clients import Client
-from ..dispatch import Handler
+from ..dispatch import Handler, Slow
 from ..schemas import for_keys, per_layer, uniform
+
+if TYPE_CHECKING:
+    from ..tier.link import TierLink
 
 REGISTER, LOOKUP = "KV.PREFIX.REGISTER", "KV.PREFIX.LOOKUP"
 HIT, MISS = reply.simple("HIT"), reply.simple("MISS")
@@ -170,13 +174,25 @@ def _question(client: Client, cursor: Cursor) -> Question:
     return asked
 
 
-def drop(client: Client, args: Sequence[Argument]) -> bytes:
-    """KV.PREFIX.DROP ns [ns ...]: how many there were."""
-    names, notices = [blob(name) for name in args[1:]], client.service.notices
+def drop(client: Client, args: Sequence[Argument]) -> bytes | Slow:
+    """KV.PREFIX.DROP ns [ns ...]: how many there were, here or in the tier."""
+    service = client.service
+    names, notices = list(dict.fromkeys(map(blob, args[1:]))), service.notices
     there = notices.present(names)
-    count = client.service.store.drop_namespaces(names)
+    if service.tier is not None:
+        elsewhere = [name for name in names if not service.store.has_namespace(name)]
+        count = service.store.drop_namespaces(names)
+        notices.dropped(there)
+        return _drop_in_tier(service.tier, names, elsewhere, count)
+    count = service.store.drop_namespaces(names)
     notices.dropped(there)
     return reply.integer(count)
+
+
+async def _drop_in_tier(tier: TierLink, names: list[bytes], elsewhere: list[bytes], count: int) -> bytes:
+    """The tier is told; a prefix that only it held counts, too."""
+    found = await tier.drop(names)
+    return reply.integer(count + sum(name in found for name in elsewhere))
 
 
 def info(client: Client, args: Sequence[Argument]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,13 @@ from pionkv.storage import NamespaceRecord, Quarantined, UnknownNamespace, Unkno
 
 from ..arguments import Argument, Cursor, blob, integer_within
 from ..clients import Client
-from ..dispatch import Handler
+from ..dispatch import Handler, Slow
 from ..glob import compile_glob
 from .prefix import model_digest
 from .prefix_match import token_ids
+
+if TYPE_CHECKING:
+    from ..tier.link import TierLink
 
 LIST, SCAN, EXPLAIN = "KV.PREFIX.LIST", "KV.PREFIX.SCAN", "KV.PREFIX.EXPLAIN"
 BEGINNING = b"0"
@@ -78,7 +82,7 @@ def scan(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.encode([following, [name for name in names if matches(name)]], client.protocol)
 
 
-def explain(client: Client, args: Sequence[Argument]) -> bytes:
+def explain(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     """KV.PREFIX.EXPLAIN ns [TOKENS ids [MODEL digest]]."""
     namespace, cursor = blob(args[1]), Cursor(args, 2)
     ids, model = None, b""
@@ -95,6 +99,17 @@ def explain(client: Client, args: Sequence[Argument]) -> bytes:
         found = client.service.store.match(ids, model)
         if found is not None and _visible(client)(found.record.namespace):
             fields |= {"nearest": found.record.namespace, "nearest_tokens": found.tokens}
+    tier = client.service.tier
+    if tier is not None:
+        return _explain_tier(client, tier, namespace, fields)
+    return _explained(client, fields)
+
+
+async def _explain_tier(client: Client, tier: TierLink, namespace: bytes, fields: dict[str, object]) -> bytes:
+    return _explained(client, fields | await tier.explain(namespace))
+
+
+def _explained(client: Client, fields: dict[str, object]) -> bytes:
     return reply.encode({name.encode(): value for name, value in fields.items()}, client.protocol)
 
 

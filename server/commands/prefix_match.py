@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,12 @@ from pionkv.storage import Mapped, Match
 
 from ..arguments import Argument, Cursor, blob, integer_within
 from ..clients import Client
-from ..dispatch import Handler
+from ..dispatch import Handler, Slow
 from .prefix import K_SUFFIX, checked_name, model_digest
 from .vfetch import credit_restore
+
+if TYPE_CHECKING:
+    from ..tier.link import TierLink
 
 MATCH, MAP = "KV.PREFIX.MATCH", "KV.PREFIX.MAP"
 TOKEN_BYTES = 4
@@ -36,10 +40,22 @@ class Options:
     whole: bool = False
 
 
-def match(client: Client, args: Sequence[Argument]) -> bytes:
+def match(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     """KV.PREFIX.MATCH tokens [MODEL digest] [MIN n] [WHOLE]: namespace, tokens, generation; or null."""
     ids = token_ids(MATCH, client, args[1])
     options = _options(client, Cursor(args, 2))
+    if client.service.tier is not None:
+        return _match_tier(client, client.service.tier, ids, options)
+    return _match(client, ids, options)
+
+
+async def _match_tier(client: Client, tier: TierLink, ids: NDArray[np.uint32], options: Options) -> bytes:
+    sees = client.user.sees if client.user.restricted else None
+    await tier.bring_match(ids, options.model, sees)
+    return _match(client, ids, options)
+
+
+def _match(client: Client, ids: NDArray[np.uint32], options: Options) -> bytes:
     service = client.service
     sees = client.user.sees if client.user.restricted else None
     found = service.store.match(ids, options.model, fewest=options.fewest, whole=options.whole, sees=sees)

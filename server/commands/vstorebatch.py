@@ -178,7 +178,7 @@ def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver
 def run(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     """Store rows, and tell those who listen when their prefix can be restored."""
     result = storebatch(client, args)
-    if not client.service.channels or named(args, BLOB + 1) is not None:
+    if not client.service.notices or named(args, BLOB + 1) is not None:
         return result
     if not isinstance(result, bytes):
         return _then_notice(client, blob(args[1]), result)

@@ -60,6 +60,7 @@ class ServerCollector(Collector):
         yield from self._prefixes()
         yield from self._attention()
         yield from self._store()
+        yield from self._tier()
         yield from self._commands()
 
     def _server(self) -> Iterator[Metric]:
@@ -159,6 +160,21 @@ class ServerCollector(Collector):
         yield CounterMetricFamily(
             "pionkv_quarantined", "Prefixes whose bytes failed a check", store.quarantined
         )
+
+    def _tier(self) -> Iterator[Metric]:
+        service = self._service
+        if service.tier is None:
+            return
+        yield _counter(
+            "tier", "What the tier was asked, and how it went", service.sums.all_metrics().tier, "what"
+        )
+        gauges = {
+            "tier_queued": "Prefixes that wait to be written to the tier",
+            "tier_queued_bytes": "Bytes of those",
+            "tier_away": "Shards of the tier that are not asked now, counted by each worker",
+        }
+        for name, help in gauges.items():
+            yield GaugeMetricFamily(f"pionkv_{name}", help, service.sums.gauge(name))
 
     def _commands(self) -> Iterator[Metric]:
         times = HistogramMetricFamily(

@@ -1,0 +1,11 @@
+"""The second tier: a store that already is distributed, which several servers share.
+
+interface   what a tier has to do, and how it fails
+redis_tier  Valkey, Redis, and clusters of them
+objects     object stores and folders, by obstore
+record      what is kept for a prefix: the catalog record, and its bytes in pieces
+guard       deadlines, breakers, measured bandwidth
+publisher   write-behind
+reader      read-through
+link        what the commands of the server call
+"""

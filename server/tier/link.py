@@ -1,0 +1,492 @@
+"""What the server's commands ask of the tier. Nothing here fails: no answer is as if there were no tier.
+
+Consistency: a prefix that the tier holds as it is here carries a mark with the tier's version. A lookup asks
+for the version when it has not been asked for `check` seconds; with another one the copy here is read anew or
+goes. What was changed here and is not yet written stands, and is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pionkv.storage import (
+    BOUNDARY_TOKENS,
+    ClaimAnswer,
+    Match,
+    NameLimit,
+    StorageError,
+    Store,
+    UnknownNamespace,
+    boundaries,
+)
+
+from ..logs import logger
+from .context import Context, Mark
+from .guard import Guard
+from .interface import NO_VERSION, Head, Moved, PieceGone, Tier, TierError
+from .publisher import SETTLE_SECONDS, Publisher
+from .reader import Reader
+from .record import BadRecord, decode
+
+REMEMBERED = 65_536
+"""Names of which it is known when they were last asked about."""
+MISS_SECONDS = 0.05
+"""A name that the tier did not have is not asked about again for so long."""
+PROBES = 32
+"""Entries of the index that are looked at in one question."""
+CANDIDATES = 3
+FETCH_CLAIM = b"\0tier\0"
+"""Before the name of a prefix that a worker is reading, among the claims of the store."""
+FETCH_LEASE = 30.0
+POLL_SECONDS = 0.01
+DRAIN_SECONDS = 5.0
+DROP_DEADLINES = 3
+"""A DROP waits for the tier at most so many deadlines."""
+
+T = TypeVar("T")
+Sees = Callable[[bytes], bool]
+
+
+class TierLink:
+    """The tier as the commands see it. Make it inside a running event loop.
+
+    Args:
+        tier: The tier.
+        context: The parts that its two directions share.
+        check: Seconds for which a version is believed.
+        queue_bytes: Bytes that may wait to be written.
+        owner: Names this worker among the claims of the store; None when it is the only one.
+        sweeps: Whether this worker looks for prefixes that the tier does not hold.
+    """
+
+    def __init__(
+        self,
+        tier: Tier,
+        context: Context,
+        *,
+        check: float,
+        queue_bytes: int,
+        owner: bytes | None,
+        sweeps: bool,
+    ) -> None:
+        self._tier = tier
+        self._context = context
+        self._check = check
+        self._owner = owner
+        self._sweeps = sweeps
+        self._loop = asyncio.get_running_loop()
+        self._asked: tuple[OrderedDict[bytes, float], ...] = (OrderedDict(), OrderedDict())
+        """When a name that is here, or is not, may be asked about again."""
+        self._bringing: dict[bytes, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._held: dict[bytes, bytes] = {}
+        """Claims on prefixes that are still being written: name and owner."""
+        self._reader = Reader(context)
+        self._publisher = Publisher(context, queue_bytes, self._written)
+
+    @property
+    def _store(self) -> Store:
+        return self._context.store
+
+    @property
+    def _guard(self) -> Guard:
+        return self._context.guard
+
+    @property
+    def _counts(self) -> Counter[str]:
+        return self._context.counts
+
+    # Reading
+
+    def wants(self, name: bytes, *, check: bool) -> bool:
+        """Whether `bring` has anything to ask: without this, no request costs more than a look.
+
+        Args:
+            name: The prefix.
+            check: Whether the version of a prefix that is here is to be asked for.
+        """
+        missing = self._is_missing(name)
+        if not (check or missing) or self._guard.is_away(name):
+            return False
+        return self._loop.time() >= self._asked[missing].get(name, 0.0)
+
+    def _is_missing(self, name: bytes) -> bool:
+        try:
+            return bool(self._store.miss_reason(name))
+        except StorageError:
+            return False
+
+    async def bring(self, name: bytes, prefill_us: int | None = None) -> None:
+        """Have here what the tier holds of a prefix, if that is newer and worth it."""
+        task = self._bringing.get(name)
+        if task is None:
+            task = self._bringing[name] = self._loop.create_task(self._bring(name, prefill_us))
+            task.add_done_callback(lambda done: self._brought(name, done))
+        await asyncio.shield(task)
+
+    def _brought(self, name: bytes, task: asyncio.Task[None]) -> None:
+        del self._bringing[name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger().error("prefix not read from the tier", exc_info=error)
+
+    async def _bring(self, name: bytes, prefill_us: int | None) -> None:
+        try:
+            reason = await self._once(name, prefill_us)
+        except TierError as error:
+            reason = error.reason
+        except BadRecord as error:
+            reason = "unreadable"
+            logger().warning("record of the tier not read", error=str(error))
+        except (StorageError, OSError) as error:
+            reason = "not stored"
+            logger().warning("prefix not read from the tier", error=str(error))
+        if reason:
+            self._counts[f"miss:{reason}"] += 1
+
+    async def _once(self, name: bytes, prefill_us: int | None) -> str:
+        """Ask, read if need be; why there is nothing, in a word."""
+        store, guard = self._store, self._guard
+        if store.untold_of(name) is not None:
+            return "dropped"
+        missing = self._is_missing(name)
+        note = None if missing else store.mark(name)
+        mark = Mark.of(note)
+        if not missing and mark is None:
+            return ""
+        state = await guard.ask(name, lambda: guard.tier.state(name))
+        if mark is not None and state.version == mark.version:
+            self._remember(name)
+            return ""
+        if state.version == NO_VERSION:
+            return self._without_record(name, mark, dropped=state.dropped)
+        if missing and self._is_partial(name):
+            return "being stored"
+        try:
+            reason = await self._alone(name, prefill_us)
+        except BaseException:
+            self._let_go(name, mark)
+            raise
+        if reason:
+            self._let_go(name, mark)
+        else:
+            self._counts["refreshes" if mark is not None else "hits"] += 1
+        self._remember(name)
+        return reason
+
+    def _without_record(self, name: bytes, mark: Mark | None, *, dropped: bool) -> str:
+        if mark is None or dropped:
+            self._let_go(name, mark)
+            self._remember(name)
+            return "dropped" if dropped else "absent"
+        # The tier has lost it: it is written again.
+        self._store.unmark(name)
+        self._publisher.changed(name)
+        return ""
+
+    def _let_go(self, name: bytes, mark: Mark | None) -> None:
+        """What is here is known to be old: it must not be served, unless it has changed meanwhile."""
+        if mark is not None and Mark.of(self._store.mark(name)) == mark:
+            self._store.evict(name)
+            self._counts["let_go"] += 1
+
+    def _is_partial(self, name: bytes) -> bool:
+        """Whether somebody is storing rows of it, outside a transaction."""
+        try:
+            record = self._store.namespace(name)
+        except UnknownNamespace:
+            return False
+        return self._store.miss_reason(name) == "incomplete" and (record.bytes > 0)
+
+    async def _alone(self, name: bytes, prefill_us: int | None) -> str:
+        """Read it, unless another worker is doing so: then wait for that."""
+        if self._owner is None:
+            return await self._read(name, prefill_us)
+        token = FETCH_CLAIM + name
+        try:
+            if self._store.claim(token, self._owner, FETCH_LEASE) is ClaimAnswer.CLAIMED:
+                try:
+                    return await self._read(name, prefill_us)
+                finally:
+                    self._store.release_claim(token, self._owner)
+        except NameLimit:
+            return await self._read(name, prefill_us)
+        while self._store.is_claimed(token):
+            await asyncio.sleep(POLL_SECONDS)
+        return "not read by another worker" if self._is_missing(name) else ""
+
+    async def _read(self, name: bytes, prefill_us: int | None) -> str:
+        guard = self._guard
+        for last in (False, True):
+            began = self._loop.time()
+            head = await guard.ask(name, lambda: guard.tier.head(name), self._head_seconds())
+            if head is None:
+                return "absent"
+            self._context.down.answered(self._loop.time() - began)
+            try:
+                return await self._reader.take(name, head, prefill_us)
+            except PieceGone:
+                if last:
+                    await self._forget(name, head)
+                    raise
+        raise AssertionError("unreachable")
+
+    def _head_seconds(self) -> float:
+        """A record may list many pieces and tokens."""
+        return self._guard.deadline * 2
+
+    async def _forget(self, name: bytes, head: Head) -> None:
+        """The tier has evicted pieces of it: nobody else shall try."""
+        pieces = [piece.id for piece in decode(head.record, name).pieces()]
+        with suppress(Moved):
+            await self._guard.ask(name, lambda: self._tier.forget(name, head.version, pieces))
+
+    def _remember(self, name: bytes) -> None:
+        """It was asked about just now."""
+        missing = self._is_missing(name)
+        asked = self._asked[missing]
+        asked.pop(name, None)
+        asked[name] = self._loop.time() + (min(MISS_SECONDS, self._check) if missing else self._check)
+        if len(asked) > REMEMBERED:
+            asked.popitem(last=False)
+
+    # By token ids
+
+    async def bring_match(self, ids: NDArray[np.uint32], model: bytes, sees: Sees | None) -> None:
+        """Have here the prefix of the tier that begins with the most of these tokens, if it is longer."""
+        await self._loop.create_task(self._bring_match(ids, model, sees))
+
+    async def _bring_match(self, ids: NDArray[np.uint32], model: bytes, sees: Sees | None) -> None:
+        found = self._store.match(ids, model, sees=sees)
+        held = 0 if found is None else found.tokens
+        if found is not None and self.wants(found.record.namespace, check=True):
+            await self.bring(found.record.namespace)
+        step = self._tier.index_step // BOUNDARY_TOKENS
+        keys = boundaries(model, ids)
+        levels = [level for level in range(step, len(keys), step) if level * BOUNDARY_TOKENS > held]
+        try:
+            key, names = await self._deepest([keys[level] for level in levels])
+        except TierError as error:
+            self._counts[f"miss:{error.reason}"] += 1
+            return
+        for name in names:
+            if sees is not None and not sees(name):
+                continue
+            if self.wants(name, check=False):
+                await self.bring(name)
+            if self._holds_more(ids, model, held, sees):
+                return
+            await self._guard_unnote(key, name)
+
+    def _holds_more(self, ids: NDArray[np.uint32], model: bytes, held: int, sees: Sees | None) -> bool:
+        found: Match | None = self._store.match(ids, model, sees=sees)
+        return found is not None and found.tokens > held
+
+    async def _deepest(self, keys: list[bytes]) -> tuple[bytes, list[bytes]]:
+        """The last of these keys that has names, and the names. Earlier keys have some if later ones do."""
+        low, high = -1, len(keys) - 1
+        best: tuple[bytes, list[bytes]] = (b"", [])
+        while low < high:
+            step = max(1, (high - low + PROBES - 1) // PROBES)
+            places = list(range(low + step, high + 1, step))
+            if not places or places[-1] != high:
+                places.append(high)
+            names = await self._names([keys[place] for place in places])
+            hits = [place for place, found in zip(places, names, strict=True) if found]
+            if not hits:
+                high = places[0] - 1
+                continue
+            low = hits[-1]
+            best = keys[low], names[places.index(low)]
+            following = [place for place in places if place > low]
+            high = following[0] - 1 if following else low
+        return best
+
+    async def _names(self, keys: list[bytes]) -> list[list[bytes]]:
+        """Names under each key; none under those of a shard that does not answer."""
+        shards: dict[str, list[bytes]] = {}
+        for key in keys:
+            shards.setdefault(self._tier.shard_of_index(key), []).append(key)
+        found: dict[bytes, list[bytes]] = {}
+        asked = [self._names_of_shard(part) for part in shards.values()]
+        for part in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(part, TierError):
+                self._counts[f"miss:{part.reason}"] += 1
+            elif isinstance(part, BaseException):
+                raise part
+            else:
+                found |= part
+        return [found.get(key, []) for key in keys]
+
+    async def _names_of_shard(self, keys: list[bytes]) -> dict[bytes, list[bytes]]:
+        guard = self._guard
+        names = await guard.ask_index(keys[0], lambda: guard.tier.find(keys))
+        return dict(zip(keys, names, strict=True))
+
+    async def _guard_unnote(self, key: bytes, name: bytes) -> None:
+        """A name of the index that led nowhere, because it is no more, is taken out."""
+        guard = self._guard
+        try:
+            state = await guard.ask(name, lambda: guard.tier.state(name))
+            if state.version == NO_VERSION:
+                await guard.ask_index(key, lambda: guard.tier.unnote(key, name))
+        except TierError as error:
+            self._counts[f"miss:{error.reason}"] += 1
+
+    # Writing
+
+    def changed(self, name: bytes, *, whole: bool) -> None:
+        """A prefix has changed here.
+
+        Args:
+            name: The prefix.
+            whole: In one step; else more may follow at once.
+        """
+        self._publisher.changed(name, 0.0 if whole else SETTLE_SECONDS)
+
+    async def drop(self, names: list[bytes]) -> set[bytes]:
+        """Tell the tier that these were dropped, now or, if it does not answer, later; those that it held."""
+        tasks = {self._start(self._drop(name)): name for name in names}
+        done, _ = await asyncio.wait(tasks, timeout=DROP_DEADLINES * self._guard.deadline)
+        return {tasks[task] for task in done if task.result()}
+
+    async def _drop(self, name: bytes) -> bool:
+        try:
+            return await self._publisher.drop(name)
+        except TierError as error:
+            self._counts[f"undropped:{error.reason}"] += 1
+            return False
+
+    def tick(self) -> None:
+        """What is due about once a second."""
+        for untold in self._store.untold() if self._sweeps else ():
+            if not self._guard.is_away(untold.namespace):
+                self._start(self._drop(untold.namespace))
+        if self._sweeps:
+            self._publisher.sweep()
+
+    # Claims
+
+    async def claim(self, name: bytes, owner: bytes, lease: float) -> bool:
+        """Take a claim for all servers; when the tier does not answer it is for this server alone."""
+        return await self._loop.create_task(self._claim(name, owner, lease))
+
+    async def _claim(self, name: bytes, owner: bytes, lease: float) -> bool:
+        guard = self._guard
+        try:
+            return await guard.ask(name, lambda: guard.tier.claim(name, owner, int(lease * 1000)))
+        except TierError as error:
+            self._counts[f"claim:{error.reason}"] += 1
+            return True
+
+    def release(self, name: bytes, owner: bytes) -> None:
+        """Give a claim back; while the prefix is being written it stays, so that others wait for it."""
+        if self._publisher.is_pending(name):
+            self._held[name] = owner
+        else:
+            self._start(self._release(name, owner))
+
+    async def is_claimed(self, name: bytes) -> bool:
+        """Whether somebody on any server has the right to compute a prefix."""
+        return await self._loop.create_task(self._is_claimed(name))
+
+    async def _is_claimed(self, name: bytes) -> bool:
+        guard = self._guard
+        try:
+            return await guard.ask(name, lambda: guard.tier.is_claimed(name))
+        except TierError:
+            return False
+
+    def _written(self, name: bytes) -> None:
+        """A prefix is not waiting any more: who waits for it elsewhere can have it."""
+        owner = self._held.pop(name, None)
+        if owner is not None:
+            self._start(self._release(name, owner))
+
+    async def _release(self, name: bytes, owner: bytes) -> None:
+        guard = self._guard
+        try:
+            await guard.ask(name, lambda: guard.tier.release(name, owner))
+        except TierError as error:
+            self._counts[f"claim:{error.reason}"] += 1
+
+    # What it tells
+
+    async def explain(self, name: bytes) -> dict[str, object]:
+        """Where a prefix is, and whether it would be read."""
+        return await self._loop.create_task(self._explain(name))
+
+    async def _explain(self, name: bytes) -> dict[str, object]:
+        here = not self._is_missing(name)
+        fields: dict[str, object] = {"where": "here" if here else "nowhere"}
+        guard = self._guard
+        try:
+            head = await guard.ask(name, lambda: guard.tier.head(name), self._head_seconds())
+            record = None if head is None else decode(head.record, name)
+        except (TierError, BadRecord) as error:
+            return fields | {"tier": str(error)}
+        if head is None or record is None:
+            waits = self._publisher.is_pending(name)
+            return fields | {"tier": "waiting to be written" if waits else "absent"}
+        mark = Mark.of(self._store.mark(name)) if here else None
+        decision = self._reader.decide(record, None)
+        worth = "read" if decision.worth_it else "not read"
+        return fields | {
+            "where": "here and in the tier" if here else "in the tier",
+            "tier": "the same" if mark is not None and mark.version == head.version else "another version",
+            "tier_version": head.version,
+            "tier_bytes": record.nbytes,
+            "tier_tokens": record.tokens,
+            "tier_origin": record.origin,
+            "tier_decision": worth,
+            "tier_read_ms": round(decision.seconds * 1000, 1),
+            "tier_allowed_ms": round(decision.allowed * 1000, 1),
+        }
+
+    def gauges(self) -> Mapping[str, int]:
+        """What is true now."""
+        return {
+            "tier_queued": self._publisher.queued,
+            "tier_queued_bytes": self._publisher.queued_bytes,
+            "tier_away": len(self._guard.away),
+        }
+
+    @property
+    def bandwidth(self) -> tuple[int, int]:
+        """Bytes a second from the tier and to it, as this worker has measured; 0 when it has not."""
+        return int(self._context.down.bytes_per_second), int(self._context.up.bytes_per_second)
+
+    @property
+    def address(self) -> str:
+        """Where the tier is, without passwords."""
+        return self._tier.address
+
+    @property
+    def away(self) -> list[str]:
+        """Shards that are not asked now."""
+        return self._guard.away
+
+    async def close(self) -> None:
+        """Write what waits, for a few seconds at most, and let the tier go."""
+        await self._publisher.drain(DRAIN_SECONDS)
+        self._publisher.close()
+        self._guard.close()
+        for task in [*self._tasks, *self._bringing.values()]:
+            task.cancel()
+        await self._tier.close()
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger().error("tier", exc_info=error)

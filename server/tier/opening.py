@@ -1,0 +1,60 @@
+"""From the settings to a tier."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from concurrent.futures import Executor
+
+from pionkv.storage import Durability, Store
+
+from ..config import Settings
+from ..place import Place
+from .context import Context
+from .guard import Guard
+from .interface import Tier
+from .link import TierLink
+
+
+def open_tier(
+    settings: Settings, store: Store, place: Place, counts: Counter[str], threads: Executor
+) -> TierLink | None:
+    """The tier that the settings name; None without one. Nothing is connected before it is asked.
+
+    Args:
+        settings: The settings.
+        store: The store.
+        place: Which worker this is.
+        counts: Where the tier counts.
+        threads: For work on the disk.
+    """
+    if settings.tier is None:
+        return None
+    deadline = settings.tier_deadline / 1000
+    tier = make_tier(settings, deadline)
+    context = Context(
+        store,
+        Guard(tier, deadline, counts),
+        counts,
+        f"{socket.gethostname()}:{settings.port}",
+        threads,
+        Durability(settings.durability) is Durability.ALWAYS,
+    )
+    owner = f"{place.run_id}:{place.number}:{place.lives}".encode()
+    return TierLink(
+        tier,
+        context,
+        check=settings.tier_check / 1000,
+        queue_bytes=settings.tier_queue_bytes,
+        owner=owner if place.workers > 1 else None,
+        sweeps=place.number == 0,
+    )
+
+
+def make_tier(settings: Settings, deadline: float) -> Tier:
+    """The engine for an address."""
+    assert settings.tier is not None
+    # A client is loaded only where it is used.
+    from .redis_tier import RedisTier
+
+    return RedisTier(settings.tier, settings.tier_prefix, deadline)
