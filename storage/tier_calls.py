@@ -50,13 +50,15 @@ class TierCalls:
     _engine: Engine
 
     def image(self, namespace: bytes) -> Image | None:
-        """A prefix as it is now; None when it cannot be restored."""
+        """A prefix as it is now; None when it cannot be restored, or a layer codes groups of rows."""
         engine, unit = self._engine, unit_of_namespace(namespace)
         with engine.catalog.snapshot() as reader:
             record = reader.namespace(unit)
             if record is None or not record.is_hit or engine.is_spent(reader, record):
                 return None
             sessions = sessions_of(reader, unit)
+            if any(session.schema.wire is not session.schema for session in sessions):
+                return None
             rows = sessions[0].rows if sessions and record.tokens else ()
             return Image(
                 record,
@@ -74,12 +76,24 @@ class TierCalls:
             record = reader.namespace(unit_of_namespace(namespace))
             return None if record is None else marks.find(reader, record)
 
-    def set_mark(self, namespace: bytes, generation: int, note: bytes) -> bool:
-        """Note what the tier holds of a generation; False when the prefix has another one by now."""
+    def set_mark(
+        self, namespace: bytes, generation: int, note: bytes, *, expires: float, manifest: bytes | None
+    ) -> bool:
+        """Note what the tier holds of a prefix; False when it is another one by now.
+
+        Args:
+            namespace: The prefix.
+            generation: The generation that the tier holds.
+            note: The note.
+            expires: When it ends in the tier, as in its record.
+            manifest: The manifest that the tier holds.
+        """
 
         def change(writer: Writer) -> bool:
             record = writer.namespace(unit_of_namespace(namespace))
-            if record is None or record.generation != generation:
+            if record is None or (record.generation, record.expires) != (generation, expires):
+                return False
+            if manifest_of(writer, record) != manifest:
                 return False
             marks.put(writer, record, note)
             return True

@@ -296,7 +296,9 @@ class Publisher:
     async def _mark(self, name: bytes, image: Image, mark: Mark) -> None:
         """Note that the tier holds it; if it went meanwhile the tier is told, if it changed it is written."""
         store = self._context.store
-        if store.set_mark(name, image.record.generation, mark.encode()):
+        found, note = image.record, mark.encode()
+        manifest = image.manifest
+        if store.set_mark(name, found.generation, note, expires=found.expires, manifest=manifest):
             return
         gone = store.gone(name)
         if gone is not None and gone.why == "dropped":

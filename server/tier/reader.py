@@ -21,7 +21,7 @@ from pionkv.storage import (
     StorageError,
     Transaction,
 )
-from pionkv.storage.filling import PageWrite
+from pionkv.storage.filling import Pending
 
 from ..logs import logger
 from .context import MEASURED_BYTES, WINDOW, Context, Mark
@@ -101,7 +101,9 @@ class Reader:
                 return "slower than prefill"
             generation = await self._fetch(record, decision)
         if generation:
-            self._context.store.set_mark(name, generation, Mark(head.version, record.content).encode())
+            note = Mark(head.version, record.content).encode()
+            expires = record.expires / 1000
+            self._context.store.set_mark(name, generation, note, expires=expires, manifest=record.manifest)
         return ""
 
     def _describe(self, record: Record, image: Image) -> int:
@@ -240,7 +242,7 @@ class Filler:
         self._transaction = transaction
         self._record = record
         self._begins = self._all()
-        self._write: PageWrite | None = None
+        self._write: Pending | None = None
         self._room = memoryview(b"")
 
     def feed(self, data: memoryview) -> None:
@@ -265,7 +267,7 @@ class Filler:
         if self._write is not None:
             self._write.abort()
 
-    def _all(self) -> Iterator[Callable[[], PageWrite]]:
+    def _all(self) -> Iterator[Callable[[], Pending]]:
         record, transaction = self._record, self._transaction
         schemas = record.decoded_schemas()
         for segment in record.segments if schemas is not None else ():
