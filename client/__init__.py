@@ -1,6 +1,6 @@
-"""`PromptStore` and `PionPromptCache` for mlx-lm, `StoreClient` for everything else, and both for asyncio.
+"""`PromptStore`, `PionPromptCache`, `TransformersCache`, `StoreClient`, and those for asyncio.
 
-This imports no mlx.
+This imports neither mlx nor torch.
 """
 
 from .async_prompt_cache import AsyncPionPromptCache
@@ -22,6 +22,7 @@ from .prompt_store import PromptStore
 from .requests import Found, SessionInfo
 from .store_client import StoreClient
 from .tls import Tls
+from .transformers_cache import TransformersCache
 
 __all__ = [
     "AsyncPionPromptCache",
@@ -40,6 +41,7 @@ __all__ = [
     "StoreError",
     "TimedOut",
     "Tls",
+    "TransformersCache",
     "Unavailable",
     "UnsupportedModel",
 ]

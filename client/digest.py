@@ -19,6 +19,9 @@ FIELDS = (
 )
 """In the order of the digest."""
 
+SAMPLES = 64
+"""Elements of each array that the quick fingerprint of the weights reads, evenly spread."""
+
 _WHOLE, _EACH = 32, 8
 
 
@@ -46,6 +49,13 @@ def differences(one: str, other: str) -> tuple[str, ...]:
     if not len(ours) == len(theirs) == len(FIELDS):
         return ("everything",)
     return tuple(name for name, a, b in zip(FIELDS, ours, theirs, strict=True) if a != b)
+
+
+def field_of_setting(key: str) -> str:
+    """The field that a setting of a model's configuration belongs to."""
+    if "rope" in key or "rotary" in key:
+        return "rope"
+    return "quantisation" if "quantization" in key else "architecture"
 
 
 def vocabulary(tokenizer: Any) -> str | None:

@@ -15,10 +15,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from .digest import FIELDS, Identity, digest_of, vocabulary
-
-SAMPLES = 64
-"""Elements of each array that the quick fingerprint of the weights reads, evenly spread."""
+from .digest import FIELDS, SAMPLES, Identity, digest_of, field_of_setting, vocabulary
 
 _UNNAMED = frozenset({"training", "_no_grad", "_training"})
 _PLAIN = (bool, int, float, str, type(None))
@@ -41,7 +38,7 @@ def identify(
     parts: dict[str, list[Any]] = {name: [] for name in FIELDS}
     parts["architecture"] = [type(model).__module__, type(model).__qualname__]
     for key, value in config.items():
-        parts[_field_of_setting(key)].append((key, value))
+        parts[field_of_setting(key)].append((key, value))
     modules = dict(sorted(model.named_modules()))
     for path, module in modules.items():
         field, shown = _field_of_module(module), _path_without_adapter(path, modules)
@@ -62,12 +59,6 @@ def _config(model: Any) -> dict[str, Any]:
     if is_dataclass(arguments) and not isinstance(arguments, type):
         return asdict(arguments)
     return dict(arguments) if isinstance(arguments, Mapping) else {}
-
-
-def _field_of_setting(key: str) -> str:
-    if "rope" in key or "rotary" in key:
-        return "rope"
-    return "quantisation" if "quantization" in key else "architecture"
 
 
 def _field_of_module(module: Any) -> str:

@@ -56,13 +56,11 @@ class Filled(Source, Protocol):
 
 
 class Copy(Source, Protocol):
-    """What shares no memory with the caches that it was taken from.
+    """What shares no memory with the caches that it was taken from."""
 
-    Attributes:
-        nbytes: Bytes that it takes.
-    """
-
-    nbytes: int
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
 
 
 def publish(

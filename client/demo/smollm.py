@@ -5,6 +5,7 @@ The package is never imported: its module needs a build of llama.cpp. Only its w
 
 import importlib.util
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -161,3 +162,7 @@ def _dequantised(tensors: Mapping[str, mx.array], stem: str) -> mx.array:
     # In float32, because the result takes the type of the scales, and half precision would round each weight.
     scales, biases = scales.astype(mx.float32), tensors[f"{stem}.biases"].astype(mx.float32)
     return mx.dequantize(weight, scales, biases, group_size=GROUP, bits=bits)
+
+
+if __name__ == "__main__":
+    print(save(Path(sys.argv[1])))

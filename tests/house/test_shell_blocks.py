@@ -1,20 +1,21 @@
-"""The commands that README and tutorial show print what is shown.
+"""The commands that README, tutorial and how-to pages show print what is shown.
 
 A block marked `console` is run: lines that begin with `$ ` are commands, what follows each is its output. A
-page runs in a folder of its own, from top to bottom. `pionkv serve` is started and stays until the page ends.
-A `python` block with a title is saved under it. Blocks marked `sh` set something up and are not run: they may
-only install things or name targets of the Makefile.
+page runs in a folder of its own, from top to bottom. `pionkv serve` and `mlx-server` are started and stay
+until the page ends. A block with a title is saved under it. Blocks marked `sh` set something up and are not
+run: they may only install things or name targets of the Makefile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import select
 import shlex
 import socket
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,9 +24,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "integrations.md")
 FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-SHOWN_PORT = "1974"
+SHOWN_PORTS = ("1974", "8080", "8081")
+STORE, HTTP = "pionkv serve ", "pionkv mlx-server "
+READY = {STORE: "pionkv ready", HTTP: "Starting httpd"}
 SECONDS = re.compile(r"\d+\.\d\d s\b")
 START_SECONDS = 60
 pytestmark = pytest.mark.timeout(600)
@@ -55,16 +58,17 @@ def dialogue(text: str) -> Iterator[tuple[str, str]]:
 
 @dataclass
 class Reader:
-    """Follows a page in a folder of its own, with a free port in the place of the one that is shown."""
+    """Follows a page in a folder of its own, with free ports in the place of those that are shown."""
 
     folder: Path
-    port: str
-    servers: list[subprocess.Popen[str]] = field(default_factory=list)
+    ports: dict[str, str]
+    servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         own = {"HOME": str(self.folder), "PATH": programs, "COLUMNS": "80"}
-        named = {"PIONKV_PORT": self.port, "PIONKV_URL": f"redis://127.0.0.1:{self.port}"}
+        port = self.ports[SHOWN_PORTS[0]]
+        named = {"PIONKV_PORT": port, "PIONKV_URL": f"redis://127.0.0.1:{port}"}
         self.environment = {**os.environ, **own, **named, "HF_HUB_OFFLINE": "1"}
 
     def save(self, name: str, text: str) -> None:
@@ -72,42 +76,56 @@ class Reader:
 
     def run(self, command: str) -> str:
         """What a command printed."""
-        if command.startswith("pionkv serve "):
-            return self._serve(command)
+        for kind, ready in READY.items():
+            if command.startswith(kind):
+                return self._serve(command, ready)
         done = subprocess.run(
             ["bash", "-c", self._here(command)],
             cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=300,
         )  # fmt: skip
-        return done.stdout.replace(self.port, SHOWN_PORT)
+        return self._shown(done.stdout)
 
-    def _serve(self, command: str) -> str:
-        server = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"],
-            cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True,
-        )  # fmt: skip
-        self.servers.append(server)
-        assert server.stdout is not None
-        readable, _, _ = select.select([server.stdout], [], [], START_SECONDS)
-        assert readable, "the server said nothing"
-        return server.stdout.readline().replace(self.port, SHOWN_PORT)
+    def _serve(self, command: str, ready: str) -> str:
+        """What a store printed first; of what an HTTP server logs nothing is shown."""
+        with (self.folder / f"log{len(self.servers)}").open("w+") as log:
+            server = subprocess.Popen(
+                ["bash", "-c", f"exec {self._here(command)}"],
+                cwd=self.folder, env=self.environment, stdout=log, stderr=log,
+            )  # fmt: skip
+            self.servers.append(server)
+            end = time.monotonic() + START_SECONDS
+            while ready not in (said := Path(log.name).read_text(encoding="utf-8")):
+                assert server.poll() is None and time.monotonic() < end, said
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    server.wait(0.05)
+        lines = [line for line in said.splitlines() if line.startswith(ready)]
+        return self._shown("\n".join(lines))
 
     def _here(self, text: str) -> str:
-        return text.replace(SHOWN_PORT, self.port)
+        for shown, port in self.ports.items():
+            text = text.replace(shown, port)
+        return text
+
+    def _shown(self, text: str) -> str:
+        for shown, port in self.ports.items():
+            text = text.replace(port, shown)
+        return text
 
     def leave(self) -> None:
         for server in self.servers:
             server.kill()
-            server.communicate()
+            server.wait()
 
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    one = Reader(tmp_path, port)
+    with contextlib.ExitStack() as stack:
+        free = [stack.enter_context(socket.socket()) for _ in SHOWN_PORTS]
+        for each in free:
+            each.bind(("127.0.0.1", 0))
+        ports = {shown: str(each.getsockname()[1]) for shown, each in zip(SHOWN_PORTS, free, strict=True)}
+    one = Reader(tmp_path, ports)
     yield one
     one.leave()
 
@@ -121,7 +139,7 @@ def normal(output: str) -> list[str]:
 def test_commands_print_what_is_shown(page: Path, reader: Reader) -> None:
     ran = 0
     for block in blocks(page):
-        if block.kind == "python" and block.title:
+        if block.title:
             reader.save(block.title, block.text)
         if block.kind == "console":
             for command, shown in dialogue(block.text):

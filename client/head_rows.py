@@ -1,0 +1,139 @@
+"""Rows of the wire and arrays ``[heads, tokens, head_dim]``, for models that are not mlx's.
+
+This imports no framework. A bfloat16 is carried as its bits, uint16: numpy has no such type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from pionkv.kernels import LayerSpec, unpack
+from pionkv.kernels.formats import Element
+
+from . import requests
+from .deadline import Deadline
+from .errors import BadReply
+from .lane import Lane
+from .publish import SIDES
+from .requests import Name
+from .shape import Shape, SideLayout, runs
+
+Bits = np.ndarray[Any, Any]
+"""Elements, or the bits of bfloat16."""
+
+BITS: dict[Element, np.dtype[Any]] = {
+    Element.F32: np.dtype("<f4"),
+    Element.F16: np.dtype("<f2"),
+    Element.BF16: np.dtype("<u2"),
+}
+
+
+def _bits_of_array(array: Any) -> Bits:
+    return np.asarray(array)
+
+
+class HeadRows:
+    """A prefix that is read out of arrays, as `publish.Filled`; nobody writes to them before it is published.
+
+    Args:
+        shape: What the model's caches look like.
+        sides: Keys and values: an array ``[heads, tokens, head_dim]`` for each layer, from token `first` on.
+        tokens: How many tokens they hold, those before `first` included.
+        bits: Makes an array of numpy of a part of one.
+        first: The first token that they have.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        sides: tuple[Sequence[Any], Sequence[Any]],
+        tokens: int,
+        bits: Callable[[Any], Bits] = _bits_of_array,
+        first: int = 0,
+    ) -> None:
+        self.shape = shape
+        self.tokens = tokens
+        self.first = first
+        self._sides = sides
+        self._bits = bits
+
+    def width(self, side: int, layer: int) -> int:
+        """As `Source`: bytes of a row."""
+        of = self._layout(side, layer)
+        return of.dim * of.element.itemsize
+
+    def rows(self, side: int, layer: int, start: int, end: int) -> tuple[memoryview, str]:
+        """As `Source`: some rows; a copy."""
+        rows = np.ascontiguousarray(self._part(side, layer, start, end).transpose(1, 0, 2))
+        return rows.reshape(-1).view(np.uint8).data, self._layout(side, layer).element.name
+
+    def state(self, index: int) -> memoryview:
+        """As `Source`: there is none, all caches are rows."""
+        raise IndexError(index)
+
+    def row_bytes(self, first: int) -> int:
+        """As `Filled`: bytes of the rows from `first` on."""
+        layers = range(len(self.shape.layout.rows))
+        return (self.tokens - first) * sum(self.width(side, layer) for side in SIDES for layer in layers)
+
+    def snapshot(self, first: int) -> HeadRows:
+        """As `Filled`: a copy of the rows from `first` on."""
+        layers = range(len(self.shape.layout.rows))
+        keys, values = (
+            [np.array(self._part(side, layer, first, self.tokens)) for layer in layers] for side in SIDES
+        )
+        return HeadRows(self.shape, (keys, values), self.tokens, first=first)
+
+    @property
+    def nbytes(self) -> int:
+        """As `Copy`: bytes that it takes."""
+        return self.row_bytes(self.first)
+
+    def _layout(self, side: int, layer: int) -> SideLayout:
+        of = self.shape.layout.rows[layer]
+        return (of.keys, of.values)[side]
+
+    def _part(self, side: int, layer: int, start: int, end: int) -> Bits:
+        return self._bits(self._sides[side][layer][:, start - self.first : end - self.first])
+
+
+def fetch(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens: int) -> list[Bits]:
+    """The first rows of a stored prefix: an array ``[heads, tokens, head_dim]`` for k0 v0 k1 v1 and so on.
+
+    Args:
+        lane: The lane.
+        deadline: Bounds all of it.
+        namespace: The prefix, found under a digest that names these formats.
+        shape: What the model's caches look like.
+        tokens: How many rows.
+
+    Raises:
+        BadReply: Something else came.
+        StoreError: The server refused, or is not available.
+    """
+    specs = shape.specs
+    stored = [np.empty((tokens, spec.row_bytes), np.uint8) for spec in specs]
+    for start, end in runs(0, tokens, max(spec.row_bytes for spec in specs)):
+
+        def place(index: int, length: int, start: int = start, end: int = end) -> memoryview:
+            if index >= len(stored) or length != (end - start) * specs[index].row_bytes:
+                raise BadReply(f"{length} bytes for rows {start} to {end - 1} of run {index}")
+            return stored[index][start:end].reshape(-1).data
+
+        lane.send(requests.fetch_all(namespace, start, end, "RAW"), deadline)
+        count = lane.receive_rows(place, deadline)
+        if count != len(stored):
+            raise BadReply(f"{count} runs of rows where {len(stored)} were expected")
+    sides = [side for layer in shape.layout.rows for side in (layer.keys, layer.values)]
+    return [_heads(rows, spec, side) for rows, spec, side in zip(stored, specs, sides, strict=True)]
+
+
+def _heads(rows: Bits, spec: LayerSpec, side: SideLayout) -> Bits:
+    if spec.verbatim_element is not side.element:
+        unpacked = np.empty(len(rows) * side.dim, BITS[side.element])
+        unpack(spec, rows.reshape(-1).data, len(rows), side.element, unpacked.view(np.uint8).data)
+        rows = unpacked
+    shown = rows.view(BITS[side.element]).reshape(-1, side.heads, side.head_dim)
+    return np.ascontiguousarray(shown.transpose(1, 0, 2))

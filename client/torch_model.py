@@ -1,0 +1,171 @@
+"""What a model of transformers computes rows with: its caches, its identity. Imports torch."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pionkv.kernels.formats import Element
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from .digest import FIELDS, SAMPLES, Identity, digest_of, field_of_setting, vocabulary
+from .errors import UnsupportedModel
+from .head_rows import Bits, HeadRows
+from .shape import ROWS, LayerLayout, ModelLayout, Shape, SideLayout
+
+ELEMENTS = {torch.float32: Element.F32, torch.float16: Element.F16, torch.bfloat16: Element.BF16}
+CHUNK = 2048
+"""Tokens put through the model at once."""
+
+_NOT_IDENTITY = frozenset(
+    {
+        *("_name_or_path", "architectures", "chunk_size_feed_forward", "dtype", "id2label", "label2id"),
+        *("output_attentions", "output_hidden_states", "problem_type", "return_dict", "torch_dtype"),
+        *("transformers_version", "use_cache"),
+    }
+)
+_INT_BITS = {Element.BF16: torch.int16}
+
+
+def run(model: Any, ids: list[int], cache: DynamicCache) -> None:
+    """Put tokens through the model; their rows are added to the cache."""
+    known = inspect.signature(model.forward).parameters
+    named: dict[str, Any] = {"cache" if "cache" in known else "past_key_values": cache, "use_cache": True}
+    if "logits_to_keep" in known:
+        named["logits_to_keep"] = 1
+    with torch.no_grad():
+        for start in range(0, len(ids), CHUNK):
+            model(input_ids=torch.tensor([ids[start : start + CHUNK]], device=model.device), **named)
+
+
+def read_layout(model: Any) -> ModelLayout:
+    """Find out what the model's caches hold, by one token.
+
+    Raises:
+        UnsupportedModel: A layer keeps something else than one row a token.
+    """
+    cache = DynamicCache(config=model.config)
+    run(model, [0], cache)
+    check_layers(cache)
+    rows = tuple(
+        LayerLayout(_side(index, layer.keys), _side(index, layer.values))
+        for index, layer in enumerate(cache.layers)
+    )
+    if not rows:
+        raise UnsupportedModel("the model has no caches")
+    return ModelLayout((ROWS,) * len(rows), rows)
+
+
+def check_layers(cache: Any) -> None:
+    """See that every layer of a cache keeps a row a token.
+
+    Raises:
+        UnsupportedModel: One does not; the text names it.
+    """
+    for index, layer in enumerate(cache.layers):
+        if type(layer) is not DynamicLayer:
+            raise UnsupportedModel(
+                f"layer {index} keeps a {type(layer).__name__}, stored can be {DynamicLayer.__name__}"
+            )
+        if not layer.is_initialized:
+            raise UnsupportedModel(f"layer {index} leaves its cache empty")
+        if layer.keys.shape[0] != 1:
+            raise UnsupportedModel(f"the cache is of {layer.keys.shape[0]} sequences, stored can be 1")
+
+
+def _side(index: int, tensor: torch.Tensor) -> SideLayout:
+    element = ELEMENTS.get(tensor.dtype)
+    if element is None:
+        raise UnsupportedModel(f"layer {index} keeps {tensor.dtype}, which no format stores")
+    return SideLayout(tensor.shape[1], tensor.shape[3], element)
+
+
+def filled(shape: Shape, cache: Any, tokens: int) -> HeadRows:
+    """The first rows of a cache, as they are published.
+
+    Raises:
+        UnsupportedModel: It is not a cache of that shape, or holds less.
+    """
+    check_layers(cache)
+    rows = tuple(
+        LayerLayout(_side(index, layer.keys), _side(index, layer.values))
+        for index, layer in enumerate(cache.layers)
+    )
+    if rows != shape.layout.rows:
+        raise UnsupportedModel("the cache is that of another model")
+    held = min(layer.get_seq_length() for layer in cache.layers)
+    if held < tokens:
+        raise UnsupportedModel(f"the cache holds {held} tokens, not {tokens}")
+    sides = [layer.keys[0] for layer in cache.layers], [layer.values[0] for layer in cache.layers]
+    return HeadRows(shape, sides, tokens, bits_of)
+
+
+def bits_of(tensor: torch.Tensor) -> Bits:
+    """The elements of a tensor, or the bits of bfloat16, in memory of the CPU."""
+    tensor = tensor.detach().contiguous().cpu()
+    if tensor.dtype == torch.bfloat16:
+        return np.asarray(tensor.view(torch.int16).numpy().view(np.uint16))
+    return np.asarray(tensor.numpy())
+
+
+def tensor_of(bits: Bits, element: Element, device: Any) -> torch.Tensor:
+    """What `bits_of` was taken from, on a device."""
+    if element is Element.BF16:
+        return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).to(device)
+    return torch.from_numpy(bits).to(device)
+
+
+def cache_of(model: Any, layout: ModelLayout, arrays: list[Bits]) -> DynamicCache:
+    """A cache that holds arrays ``[heads, tokens, head_dim]``: k0 v0 k1 v1 and so on."""
+    cache = DynamicCache(config=model.config)
+    for index, (layer, keys, values) in enumerate(zip(layout.rows, arrays[::2], arrays[1::2], strict=True)):
+        cache.update(
+            tensor_of(keys, layer.keys.element, model.device)[None],
+            tensor_of(values, layer.values.element, model.device)[None],
+            index,
+        )
+    return cache
+
+
+def identify(
+    model: Any, tokenizer: Any = None, *, caches: object = None, format: object = None, full: bool = False
+) -> Identity:
+    """Take the fingerprint of a model; arguments as `fingerprint.identify`."""
+    parts: dict[str, list[Any]] = {name: [] for name in FIELDS}
+    parts["architecture"] = ["transformers", type(model).__qualname__]
+    for key, value in sorted(model.config.to_dict().items()):
+        if key not in _NOT_IDENTITY:
+            parts[field_of_setting(key)].append((key, value))
+    for name, settings in sorted((getattr(model, "peft_config", None) or {}).items()):
+        described = settings.to_dict() if hasattr(settings, "to_dict") else settings
+        parts["adapter"].append((name, _stable(described)))
+    for name, tensor in sorted(model.state_dict().items()):
+        field = "adapter" if "lora_" in name or "adapter" in name else "weights"
+        where = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+        parts[field].append((where, str(tensor.dtype), list(tensor.shape), _sampled(tensor, full)))
+    parts["tokenizer"] = [vocabulary(tokenizer)]
+    parts["template"] = [getattr(tokenizer, "chat_template", None)]
+    parts["caches"], parts["format"] = [repr(caches)], [repr(format)]
+    return Identity({name: digest_of(found) for name, found in parts.items()})
+
+
+def _stable(value: Any) -> Any:
+    """Sets in an order, which that of a process is not."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, Mapping):
+        return {str(key): _stable(each) for key, each in value.items()}
+    return [_stable(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _sampled(tensor: torch.Tensor, full: bool) -> str:
+    flat = tensor.detach().reshape(-1)
+    if not full and flat.numel() > SAMPLES:
+        at = np.linspace(0, flat.numel() - 1, SAMPLES).astype(np.int64)
+        flat = flat[torch.from_numpy(at).to(flat.device)]
+    return hashlib.sha256(flat.contiguous().view(torch.uint8).cpu().numpy().tobytes()).hexdigest()

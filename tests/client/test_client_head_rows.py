@@ -1,0 +1,126 @@
+"""Rows of models that are not mlx's, through a real server and back; no framework is needed for that."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from pionkv.client import TransformersCache
+from pionkv.client.deadline import Deadline
+from pionkv.client.endpoint import Endpoint
+from pionkv.client.errors import BadReply
+from pionkv.client.head_rows import BITS, HeadRows, fetch
+from pionkv.client.lane import Lane
+from pionkv.client.plan import make_plan
+from pionkv.client.publish import publish_tokens
+from pionkv.client.reuse import find, name_of
+from pionkv.client.shape import ROWS, LayerLayout, ModelLayout, Shape, SideLayout
+from pionkv.kernels.formats import Element
+
+TOKENS = 21
+IDS = list(range(1000, 1000 + TOKENS))
+
+
+def shape(element: Element, vquant: str = "auto") -> Shape:
+    """Two layers; keys are wider than values, as in models with latent attention."""
+    layer = LayerLayout(SideLayout(2, 48, element), SideLayout(2, 32, element))
+    layout = ModelLayout((ROWS, ROWS), (layer, layer))
+    return Shape(layout, make_plan(layout.rows, vquant))
+
+
+def arrays(of: Shape, tokens: int = TOKENS) -> tuple[list[Any], list[Any]]:
+    """Keys and values: any bits that are finite."""
+    random = np.random.default_rng(3)
+
+    def made(side: SideLayout) -> Any:
+        values = random.standard_normal((side.heads, tokens, side.head_dim), np.float32)
+        if side.element is Element.BF16:
+            return (values.view(np.uint32) >> 16).astype(np.uint16)
+        return values.astype(BITS[side.element])
+
+    layers = of.layout.rows
+    return [made(layer.keys) for layer in layers], [made(layer.values) for layer in layers]
+
+
+@pytest.fixture
+def lane(store_port: int, deadline: Deadline) -> Any:
+    lane = Lane.open(Endpoint(port=store_port), deadline)
+    yield lane
+    lane.close()
+
+
+def published(lane: Lane, deadline: Deadline, model: str, rows: HeadRows, ids: list[int]) -> str:
+    name = name_of(model, ids)
+    parent = find(lane, deadline, model, ids, whole=False)
+    publish_tokens(lane, deadline, name, rows.shape, rows, ids, 7, model, parent)
+    return name
+
+
+@pytest.mark.parametrize("element", [Element.F32, Element.F16, Element.BF16])
+def test_the_same_bits_come_back(element: Element, lane: Lane, deadline: Deadline, namespace: str) -> None:
+    of = shape(element)
+    keys, values = arrays(of)
+    published(lane, deadline, namespace, HeadRows(of, (keys, values), TOKENS), IDS)
+    found = find(lane, deadline, namespace, [*IDS, 5], whole=False)
+    assert found is not None and found.tokens == TOKENS
+    came = fetch(lane, deadline, found.namespace, of, TOKENS)
+    assert [each.tobytes() for each in came[::2]] == [each.tobytes() for each in keys]
+    assert [each.tobytes() for each in came[1::2]] == [each.tobytes() for each in values]
+    part = fetch(lane, deadline, found.namespace, of, 5)
+    assert part[1].tobytes() == np.ascontiguousarray(values[0][:, :5]).tobytes()
+
+
+@pytest.mark.parametrize("element", [Element.F32, Element.F16, Element.BF16])
+@pytest.mark.parametrize("vquant", ["fp32", "fp16", "int8"])
+def test_other_formats_restore_something_close(
+    element: Element, vquant: str, lane: Lane, deadline: Deadline, namespace: str
+) -> None:
+    of = shape(element, vquant)
+    keys, values = arrays(of)
+    name = published(lane, deadline, namespace, HeadRows(of, (keys, values), TOKENS), IDS)
+
+    def numbers(bits: Any) -> Any:
+        return (bits.astype(np.uint32) << 16).view(np.float32) if element is Element.BF16 else bits
+
+    for came, sent in zip(fetch(lane, deadline, name, of, TOKENS)[::2], keys, strict=True):
+        assert came.dtype == BITS[element] and came.shape == sent.shape
+        np.testing.assert_allclose(numbers(came), numbers(sent), atol=0.05)
+
+
+def test_a_snapshot_is_a_copy_of_what_is_new(lane: Lane, deadline: Deadline, namespace: str) -> None:
+    of = shape(Element.F16)
+    keys, values = arrays(of)
+    rows = HeadRows(of, (keys, values), TOKENS)
+    published(lane, deadline, namespace, HeadRows(of, (keys, values), 8), IDS[:8])
+    copy = rows.snapshot(8)
+    assert copy.nbytes == (TOKENS - 8) * 2 * (96 + 64) * 2
+    wanted = [each.copy() for each in keys]
+    for each in (*keys, *values):
+        each[:] = 0
+    name = published(lane, deadline, namespace, copy, IDS)
+    came = fetch(lane, deadline, name, of, TOKENS)
+    assert [each.tobytes() for each in came[::2]] == [each.tobytes() for each in wanted]
+
+
+def test_rows_of_another_size_are_refused(lane: Lane, deadline: Deadline, namespace: str) -> None:
+    of = shape(Element.F16)
+    name = published(lane, deadline, namespace, HeadRows(of, arrays(of), TOKENS), IDS)
+    with pytest.raises(BadReply, match="bytes for rows 0 to 20 of run 0"):
+        fetch(lane, deadline, name, shape(Element.F32), TOKENS)
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without_torch(name: str, *arguments: Any, **named: Any) -> Any:
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+        return real(name, *arguments, **named)
+
+    monkeypatch.delitem(sys.modules, "pionkv.client.torch_model", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without_torch)
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'torch'; install pionkv\[transformers\]"):
+        TransformersCache(object())

@@ -1,0 +1,165 @@
+"""`TransformersCache` on models of transformers with random weights; runs where torch is installed.
+
+What does not need torch, the bits and the wire, is in test_client_head_rows.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install pionkv[transformers]")
+
+import transformers  # noqa: E402
+from pionkv.client import TransformersCache  # noqa: E402
+from pionkv.client.digest import differences  # noqa: E402
+from pionkv.client.torch_model import identify  # noqa: E402
+from transformers import DynamicCache  # noqa: E402
+
+Store = Callable[..., TransformersCache]
+DTYPES = ["float32", "float16", "bfloat16"]
+SIZES = {
+    "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 128, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 300, "max_position_embeddings": 512,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def llama(dtype: str = "float32", seed: int = 5, **changes: Any) -> Any:
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(**{**SIZES, "initializer_range": 0.3, **changes})
+    return transformers.LlamaForCausalLM(config).eval().to(getattr(torch, dtype))
+
+
+@pytest.fixture
+def store(store_port: int) -> Store:
+    def make(model: Any, **options: Any) -> TransformersCache:
+        return TransformersCache(
+            model, url=f"redis://127.0.0.1:{store_port}", **{"background": False, **options}
+        )
+
+    return make
+
+
+@pytest.fixture
+def ids(request: pytest.FixtureRequest) -> list[int]:
+    """90 tokens that no other test has."""
+    generator = torch.Generator().manual_seed(sum(request.node.nodeid.encode()))
+    return [int(token) for token in torch.randint(3, 300, (90,), generator=generator)]
+
+
+def generated(model: Any, ids: list[int], cache: Any, tokens: int = 20) -> list[int]:
+    with torch.no_grad():
+        found = model.generate(
+            torch.tensor([ids]), past_key_values=cache, max_new_tokens=tokens, do_sample=False
+        )
+    return [int(token) for token in found[0]]
+
+
+def bits(cache: Any) -> list[Any]:
+    return [
+        tensor.contiguous().view(torch.uint8).numpy().tobytes()
+        for layer in cache.layers
+        for tensor in (layer.keys, layer.values)
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_another_process_restores_the_same_bits(dtype: str, store: Store, ids: list[int]) -> None:
+    first = store(llama(dtype))
+    assert first.restore(ids) == (None, 0)
+    filled = first.get_or_prefill(ids[:-1])
+    assert first.stats()["stores"] == 1
+    # As another process has it: the same weights, another object.
+    model = llama(dtype)
+    second = store(model)
+    assert second.model_digest == first.model_digest
+    restored, tokens = second.restore(ids)
+    assert tokens == len(ids) - 1 and isinstance(restored, DynamicCache)
+    assert bits(restored) == bits(filled)
+    assert generated(model, ids, restored) == generated(model, ids, DynamicCache(config=model.config))
+
+
+def test_a_longer_prompt_shares_what_is_stored(store: Store, ids: list[int]) -> None:
+    model = llama("bfloat16")
+    with store(model, background=True) as cache:
+        cache.get_or_prefill(ids[:40])
+        assert cache.flush(10)
+        longer = cache.get_or_prefill(ids)
+        assert longer.get_seq_length() == len(ids) and cache.flush(10)
+    stats = cache.stats()
+    assert (stats["tokens_restored"], stats["tokens_prefilled"], stats["stores"]) == (40, 90, 2)
+    shorter, tokens = store(model).restore([*ids[:60], 299, 298])
+    assert tokens == 60 and shorter is not None and shorter.get_seq_length() == 60
+
+
+def test_a_server_that_is_not_there(ids: list[int]) -> None:
+    cache = TransformersCache(llama(), url="redis://127.0.0.1:1", background=False)
+    assert cache.get_or_prefill(ids).get_seq_length() == len(ids)
+    assert cache.stats()["unavailable"] and not cache.stats()["stores"]
+
+
+def test_layers_of_another_kind_are_refused_by_name(store: Store, ids: list[int]) -> None:
+    torch.manual_seed(1)
+    sliding = transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=16)).eval()
+    cache = store(sliding)
+    assert cache.stats()["unsupported"] == (
+        "layer 0 keeps a DynamicSlidingWindowLayer, stored can be DynamicLayer"
+    )
+    assert cache.get_or_prefill(ids).get_seq_length() == len(ids) and cache.model_digest == ""
+
+
+def test_a_cache_that_is_not_the_models_is_not_stored(store: Store, ids: list[int]) -> None:
+    cache = store(llama())
+    other = store(llama("float16")).get_or_prefill(ids)
+    assert not cache.keep(ids, other)
+    assert cache.stats()["last_unpublished"] == "the cache is that of another model"
+    held = cache.get_or_prefill(ids[:30])
+    assert not cache.keep(ids, held)
+    assert cache.stats()["last_unpublished"] == "the cache holds 30 tokens, not 90"
+    held.batch_repeat_interleave(2)
+    assert not cache.keep(ids[:30], held)
+    assert cache.stats()["last_unpublished"] == "the cache is of 2 sequences, stored can be 1"
+
+
+class Tokenizer:
+    def __init__(self, template: str, **words: int) -> None:
+        self.chat_template = template
+        self._words = words
+
+    def get_vocab(self) -> dict[str, int]:
+        return self._words
+
+
+def adapted(model: Any) -> Any:
+    model.peft_config = {"default": {"r": 4, "target_modules": {"q_proj", "v_proj"}}}
+    return model
+
+
+def test_every_change_is_told_by_its_field() -> None:
+    def digest(model: Any, **options: Any) -> str:
+        return identify(
+            model, **{"tokenizer": Tokenizer("t", a=1), "caches": 1, "format": 1, **options}
+        ).digest
+
+    base = digest(llama())
+    assert digest(llama()) == base
+    changed = {
+        "weights": digest(llama(seed=6)),
+        "rope": digest(llama(rope_parameters={"rope_type": "default", "rope_theta": 5e5})),
+        "architecture": digest(llama(rms_norm_eps=1e-5)),
+        "adapter": digest(adapted(llama())),
+        "tokenizer": digest(llama(), tokenizer=Tokenizer("t", a=2)),
+        "template": digest(llama(), tokenizer=Tokenizer("u", a=1)),
+        "caches": digest(llama(), caches=2),
+        "format": digest(llama(), format=2),
+    }
+    for field, found in changed.items():
+        assert differences(base, found) == (field,), field
+    assert differences(base, digest(llama("float16"))) == ("weights",)
+    moved = llama()
+    with torch.no_grad():
+        moved.model.embed_tokens.weight[17, 13] = 9.0
+    assert differences(digest(moved, full=True), digest(llama(), full=True)) == ("weights",)
