@@ -113,7 +113,7 @@ def fetch(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens:
         BadReply: Something else came.
         StoreError: The server refused, or is not available.
     """
-    specs = shape.specs
+    specs = [spec.wire for spec in shape.specs]
     stored = [np.empty((tokens, spec.row_bytes), np.uint8) for spec in specs]
     for start, end in runs(0, tokens, max(spec.row_bytes for spec in specs)):
 
