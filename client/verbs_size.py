@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from pionkv.kernels import FormatError, LayerSpec, UnknownFormat, keys_format
-from pionkv.kernels.formats import GROUP_TOKENS, TAIL_TOKENS, RowParts
+from pionkv.kernels.formats import RowParts
 from rich.console import Console
 
 from .verbs import AsJson, Shown
@@ -65,8 +65,8 @@ def _coded(spec: LayerSpec, rows: int) -> list[Part]:
 
 def _stored(spec: LayerSpec, layers: int, tokens: int) -> list[Part]:
     """Rows of all layers: coded ones, and those of a format that codes groups that wait for theirs."""
-    closed = max(0, tokens - TAIL_TOKENS) // GROUP_TOKENS * GROUP_TOKENS if spec.details.grouped else tokens
-    return [(spec, layers * closed), (spec.wire, layers * (tokens - closed))]
+    coded = spec.coded_rows(tokens)
+    return [(spec, layers * coded), (spec.wire, layers * (tokens - coded))]
 
 
 def _term(name: str, parts: Iterable[Part]) -> dict[str, Any]:

@@ -250,6 +250,15 @@ class LayerSpec:
             object.__setattr__(self, "_row_bytes", sum(self.row_parts))
         return self._row_bytes
 
+    def coded_rows(self, rows: int) -> int:
+        """How many of so many rows, written after one another, are coded; those after them are as `wire`."""
+        return max(0, rows - TAIL_TOKENS) // GROUP_TOKENS * GROUP_TOKENS if self.details.grouped else rows
+
+    def stored_bytes(self, rows: int) -> int:
+        """Bytes of so many rows, written after one another."""
+        coded = self.coded_rows(rows)
+        return coded * self.row_bytes + (rows - coded) * self.wire.row_bytes
+
     @property
     def row_parts(self) -> RowParts:
         """What those bytes are."""

@@ -53,10 +53,10 @@ class PrefixPlan:
         """The layers that have rows."""
         return range(self.layers) if self.only is None else self.only
 
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of one row of every layer of both sides."""
-        return sum(schema.row_bytes(layer) for schema in self.schemas for layer in self.filled)
+    def bytes_of(self, rows: int) -> int:
+        """Bytes of so many rows of every layer of both sides, written after one another."""
+        specs = [schema.layer(layer) for schema in self.schemas for layer in self.filled]
+        return sum(spec.stored_bytes(rows) for spec in specs)
 
 
 class Base(NamedTuple):

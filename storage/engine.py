@@ -39,6 +39,8 @@ class Engine:
         writing: Units with writes under way in this process; they are not evicted.
         fragmented: Sessions with a layer in many extents.
         reserved: Bytes of those writes, not yet in the catalog.
+        late: Units for which room is made when they are published, since nobody knows what they will take,
+            and the bytes they have so far.
     """
 
     directory: Directory
@@ -54,6 +56,7 @@ class Engine:
     writing: Counter[bytes] = field(default_factory=Counter)
     fragmented: set[bytes] = field(default_factory=set)
     reserved: int = 0
+    late: dict[bytes, int] = field(default_factory=dict)
 
     def check_name(self, name: bytes) -> None:
         """Raises `NameLimit` for an empty or too long name."""
@@ -107,17 +110,27 @@ class Engine:
     def begin_writing(self, unit: bytes, reserved: int) -> None:
         """A write to the unit has taken page rows."""
         self.writing[unit] += 1
-        self.reserved += reserved
+        self._add_reserved(unit, reserved)
 
     def end_writing(self, unit: bytes, reserved: int) -> None:
         """The write is over, one way or the other."""
-        self.reserved -= reserved
+        self._add_reserved(unit, -reserved)
         self.writing[unit] -= 1
         if not self.writing[unit]:
             del self.writing[unit]
+            self.late.pop(unit, None)
+
+    def _add_reserved(self, unit: bytes, count: int) -> None:
+        if unit in self.late:
+            self.late[unit] += count
+        else:
+            self.reserved += count
 
     def reserve(self, unit: bytes, needed: int, stored: int) -> None:
-        """Make room for a write before it allocates. Raises `OutOfBudget`.
+        """Make room for a write before it allocates; for a unit of `late` only see that it may have room.
+
+        Raises:
+            OutOfBudget: It cannot; nothing was evicted.
 
         Args:
             unit: The unit to be written, which is kept.
@@ -125,6 +138,11 @@ class Engine:
             stored: Bytes in the catalog as just read.
         """
         limit = self.options.max_bytes
+        if unit in self.late:
+            needed += sum(self.late.values())
+            if limit is not None and needed > limit:
+                raise OutOfBudget(needed, limit)
+            return
         if limit is None or stored + self.reserved + needed <= limit:
             return
         if needed > limit:

@@ -91,7 +91,8 @@ class GroupWrite(Pending):
         self.count = count
         self.nbytes = count * self.spec.row_bytes
         self._held = held
-        self._closing = closing(cut(held, start) if last else held, layer, start, count)
+        base = cut(held, start) if last else held
+        self._closing = closing(self._coded_spec, base, layer, start, count)
         self._open_rows = b""
         self._left_to_code = self._closing.coded
         self._again = runs_of(self._coded_spec, self._closing.reread, view)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pionkv.kernels.formats import GROUP_TOKENS, TAIL_TOKENS
+from pionkv.kernels import LayerSpec
 
 from .errors import ClosedGroup
 from .extents import Extent, Extents, cut, is_tail, joined, rows_of, slice_rows
@@ -60,7 +60,7 @@ class Closing:
         )
 
 
-def closing(held: Extents, layer: int, start: int, count: int) -> Closing:
+def closing(spec: LayerSpec, held: Extents, layer: int, start: int, count: int) -> Closing:
     """What writing rows [start, start + count) does to a layer, which has at least `start` rows.
 
     Raises:
@@ -73,6 +73,6 @@ def closing(held: Extents, layer: int, start: int, count: int) -> Closing:
             raise ClosedGroup(layer, start, closed)
         closed = start
     kept = cut(held, start) if end >= rows else held
-    ready = max(0, max(end, rows) - closed - TAIL_TOKENS) // GROUP_TOKENS * GROUP_TOKENS
+    ready = spec.coded_rows(max(end, rows) - closed)
     again = min(ready, start - closed)
     return Closing(kept, start, count, closed, again, min(ready - again, count))

@@ -22,7 +22,6 @@ from .errors import (
     Gap,
     Incomplete,
     LayerLimit,
-    OutOfBudget,
     Overlap,
     PageCorrupt,
     PageGone,
@@ -88,11 +87,13 @@ class Transaction:
     def __post_init__(self) -> None:
         self._private = PRIVATE + self.id
         self._unit = unit_of_namespace(self.plan.namespace)
-        self._kept = {self._unit}
+        self._kept = {self._unit, self._private}
         if self.plan.parent is not None:
             self._kept.add(unit_of_namespace(self.plan.parent[0]))
         for unit in self._kept:
             self.engine.begin_writing(unit, 0)
+        if self.plan.tokens is None:
+            self.engine.late[self._private] = 0
 
     @property
     def is_open(self) -> bool:
@@ -408,10 +409,14 @@ def begin(engine: Engine, txn: bytes, plan: PrefixPlan) -> Transaction:
         raise LayerLimit(plan.layers - 1, engine.options.max_layers)
     with engine.catalog.snapshot() as reader:
         base = bind(engine, reader, plan)
+        stored = reader.counters().bytes
+    if plan.tokens is not None and plan.tokens < base.tokens:
+        raise BeyondTokens(base.tokens, plan.tokens)
+    transaction = Transaction(engine, txn, plan, base)
     if plan.tokens is not None:
-        if plan.tokens < base.tokens:
-            raise BeyondTokens(base.tokens, plan.tokens)
-        needed, limit = (plan.tokens - base.tokens) * plan.bytes_per_token, engine.options.max_bytes
-        if limit is not None and needed > limit:
-            raise OutOfBudget(needed, limit)
-    return Transaction(engine, txn, plan, base)
+        try:
+            engine.reserve(PRIVATE + txn, plan.bytes_of(plan.tokens - base.tokens), stored)
+        except BaseException as error:
+            transaction.abort(str(error))
+            raise
+    return transaction

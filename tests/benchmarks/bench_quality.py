@@ -40,7 +40,7 @@ from pionkv.kernels import (  # noqa: E402
     pack,
     unpack,
 )
-from pionkv.kernels.formats import GROUP_TOKENS, HEAD, TAIL_TOKENS  # noqa: E402
+from pionkv.kernels.formats import HEAD  # noqa: E402
 
 Rows = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
 """Keys and values of every layer, each `(tokens, heads * head_dim)`."""
@@ -325,11 +325,11 @@ def _through(fmt: str, rows: NDArray[np.float32], head_dim: int) -> tuple[NDArra
 def _through_groups(spec: LayerSpec, rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
     """The same where groups of rows are coded, and the newest ones stay in fp16."""
     out = rows.astype(np.float16).astype(np.float32)
-    closed = max(0, len(rows) - TAIL_TOKENS) // GROUP_TOKENS * GROUP_TOKENS
+    closed = spec.coded_rows(len(rows))
     packed = np.empty(closed * spec.row_bytes, np.uint8)
     pack(spec, np.ascontiguousarray(out[:closed]), Element.F32, closed, packed)
     unpack(spec, packed, closed, Element.F32, out)
-    return out, packed.nbytes + (len(rows) - closed) * spec.wire.row_bytes
+    return out, spec.stored_bytes(len(rows))
 
 
 def _relative_rms(exact: NDArray[np.float32], decoded: NDArray[np.float32]) -> float:

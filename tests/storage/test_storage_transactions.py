@@ -289,6 +289,30 @@ def test_what_can_never_fit_evicts_nothing(open_store):
     assert state(driver) == before
 
 
+@pytest.mark.parametrize("tokens", [None, 800])
+def test_what_turns_out_not_to_fit_evicts_nothing(tokens, open_store):
+    """Neither when nobody knows how much is to come, nor when what is pinned leaves no room for all of it."""
+    driver = open_store(StoreOptions(max_bytes=220_000))
+    for name in (b"p", b"q", b"r"):
+        publish(driver, name, rows=100)
+    driver.store.pin(b"p")
+    before = state(driver)
+    for rows in (800, 1000):
+        with pytest.raises(OutOfBudget):
+            txn = begin(driver, b"big", tokens=tokens)
+            try:
+                for start in range(0, rows, 100):
+                    prepare(txn, start, 100)
+                txn.publish()
+            finally:
+                txn.abort()
+        assert state(driver) == before
+    txn = begin(driver, b"fits", tokens=None if tokens is None else 500)
+    prepare(txn, 0, 500)
+    assert txn.publish().tokens == 500 and driver.store.info().bytes <= 220_000
+    assert driver.store.lookup(b"p") is not None and driver.store.lookup(b"q") is None
+
+
 def test_a_process_that_dies_with_a_transaction_open_leaves_files_that_are_swept(open_store, open_peer):
     driver = open_store()
     publish(driver)
