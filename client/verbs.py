@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,130 +13,69 @@ import redis
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
-from .endpoint import DEFAULT_PORT, Endpoint
+from .command_line import AsJson, Shown, connected, connects, end
+from .deadline import Deadline
+from .endpoint import Endpoint
+from .errors import StoreError
+from .lane import Lane
+from .requests import tokens_of
+from .reuse import find, others
 
-Host = Annotated[str, typer.Option(help="The server's name or address.")]
-Port = Annotated[int, typer.Option(help="The server's TCP port.")]
-Unix = Annotated[str | None, typer.Option("--unix", help="Path of its Unix socket, instead of both.")]
-User = Annotated[str | None, typer.Option(help="User that the password belongs to.")]
-Password = Annotated[str | None, typer.Option(envvar="PIONKV_PASSWORD", help="The server's password.")]
-Url = Annotated[
-    str | None,
-    typer.Option(envvar="PIONKV_URL", help="All of these as one address; rediss://host:port is TLS."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Tokens = Annotated[str | None, typer.Option(help="Token ids, separated by commas.")]
 TokenFile = Annotated[Path | None, typer.Option("--file", help="JSON file with a list of token ids.")]
 Model = Annotated[str, typer.Option(help="Digest of the model; see PionPromptCache.model_digest.")]
 
 SCAN_COUNT = 256
+SECONDS = 60.0
+MEANINGS = {
+    "absent": "nothing was stored under this name, or it is long gone",
+    "incomplete": "its sides do not hold the same rows in the same layers",
+}
+"""What reasons of the server's say, for those that are one word."""
+SECTIONS = ("server", "memory", "stats", "pion")
 
 
-@dataclass(frozen=True)
-class Shown:
-    """Where a verb's answer goes: JSON, or tables."""
-
-    as_json: bool
-    console: Console
-
-    def table(self, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
-        """Rows of the same fields."""
-        if self.as_json:
-            typer.echo(json.dumps(rows))
-            return
-        table = Table(*columns)
-        for row in rows:
-            table.add_row(*(_text(row.get(column)) for column in columns))
-        self.console.print(table)
-
-    def fields(self, values: Mapping[str, Any]) -> None:
-        """One thing's fields."""
-        if self.as_json:
-            typer.echo(json.dumps(values))
-            return
-        table = Table("field", "value")
-        for name, value in values.items():
-            table.add_row(name, _text(value))
-        self.console.print(table)
-
-
-def endpoint_of(
-    host: str, port: int, unix: str | None, user: str | None, password: str | None, url: str | None
-) -> Endpoint:
-    """Where the server is, by the options or by the address.
-
-    Raises:
-        typer.BadParameter: It is no address, or a file that it names cannot be used.
-    """
-    try:
-        return Endpoint(host, port, unix, user, password) if url is None else Endpoint.from_url(url)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-@contextmanager
-def connected(endpoint: Endpoint) -> Iterator[redis.Redis]:
-    """A connection; what goes wrong with it ends the program with a line that says what."""
-    client = redis.Redis(**endpoint.redis_options, socket_timeout=60)
-    try:
-        yield client
-    except redis.RedisError as error:
-        typer.echo(f"pionkv: {endpoint}: {error}", err=True)
-        raise typer.Exit(1) from error
-    finally:
-        client.close()
-
-
+@connects
 def ls(
+    endpoint: Endpoint,
     pattern: Annotated[str, typer.Argument(help="Names to show; * and ? as usual.")] = "*",
-    host: Host = "127.0.0.1",
-    port: Port = DEFAULT_PORT,
-    unix: Unix = None,
-    user: User = None,
-    password: Password = None,
-    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List prefixes: whether each can be restored, its tokens, bytes and hits."""
     columns = ("namespace", "answer", "tokens", "layers", "bytes", "hits", "pins", "reason")
-    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
+    with connected(endpoint) as client:
         rows = [{"namespace": _name(name), **found} for name, found in _all(client, pattern)]
-    Shown(as_json, Console()).table(rows, columns)
+    Shown(as_json, Console()).table(rows, columns, empty=f"no prefix is called {pattern}")
 
 
+@connects
 def info(
-    host: Host = "127.0.0.1",
-    port: Port = DEFAULT_PORT,
-    unix: Unix = None,
-    user: User = None,
-    password: Password = None,
-    url: Url = None,
+    endpoint: Endpoint,
     as_json: AsJson = False,
 ) -> None:
     """Figures about the store: what it holds, what it saved, what it takes."""
-    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
-        sections = ("server", "memory", "stats", "pion")
-        found = {name: value for section in sections for name, value in _lines(client, section).items()}
-    Shown(as_json, Console()).fields(found)
+    with connected(endpoint) as client:
+        found = {section: _lines(client, section) for section in SECTIONS}
+    shown = Shown(as_json, Console())
+    if as_json:
+        shown.fields({name: value for lines in found.values() for name, value in lines.items()})
+        return
+    for section, lines in found.items():
+        shown.fields(lines, section)
 
 
+@connects
 def match(
+    endpoint: Endpoint,
     tokens: Tokens = None,
     file: TokenFile = None,
     model: Model = "",
-    host: Host = "127.0.0.1",
-    port: Port = DEFAULT_PORT,
-    unix: Unix = None,
-    user: User = None,
-    password: Password = None,
-    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the longest stored prefix of some tokens. Exit status 1 when there is none."""
     ids = token_ids(tokens, file)
-    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
+    with connected(endpoint) as client:
         found: Any = client.execute_command("KV.PREFIX.MATCH", ids, "MODEL", model)
     asked = len(ids) // 4
     if found is None:
@@ -149,45 +87,75 @@ def match(
     )
 
 
+@connects
 def explain(
-    namespace: Annotated[str, typer.Argument(help="The prefix.")],
+    endpoint: Endpoint,
+    namespace: Annotated[
+        str | None, typer.Argument(help="The prefix; without one, what is stored of the tokens.")
+    ] = None,
     tokens: Tokens = None,
     file: TokenFile = None,
     model: Model = "",
-    host: Host = "127.0.0.1",
-    port: Port = DEFAULT_PORT,
-    unix: Unix = None,
-    user: User = None,
-    password: Password = None,
-    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a prefix would hit or miss, and with tokens, where it differs from these."""
+    """Say why a prefix, or some tokens, would hit or miss, and where or in what they differ."""
+    shown = Shown(as_json, Console())
+    if namespace is None:
+        shown.fields(_explained(endpoint, token_ids(tokens, file), model))
+        return
     option = ("TOKENS", token_ids(tokens, file)) if tokens or file else ()
     of_model = ("MODEL", model) if model else ()
-    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
-        found = client.execute_command("KV.PREFIX.EXPLAIN", namespace, *option, *of_model)
-    Shown(as_json, Console()).fields(_map(found))
+    with connected(endpoint) as client:
+        found = _map(client.execute_command("KV.PREFIX.EXPLAIN", namespace, *option, *of_model))
+    if not as_json:
+        found |= {"meaning": MEANINGS.get(found.get("reason", ""), ""), "used": _when(found.get("used"))}
+        found = {name: value for name, value in found.items() if value not in ("", None)}
+    shown.fields(found)
 
 
+def _explained(endpoint: Endpoint, ids: bytes, model: str) -> dict[str, Any]:
+    """What is stored of some tokens, under a model and under others."""
+    asked = np.frombuffer(ids, "<u4").tolist()
+    deadline = Deadline(SECONDS, SECONDS)
+    try:
+        lane = Lane.open(endpoint, deadline)
+        try:
+            found = find(lane, deadline, model, asked, whole=False)
+            elsewhere = others(lane, deadline, model, asked)
+        finally:
+            lane.close()
+    except StoreError as error:
+        end(f"{endpoint}: {error}")
+    return {
+        "asked": len(asked),
+        "stored": tokens_of(found),
+        "namespace": None if found is None else _name(found.namespace),
+        "others": [
+            {"model": each.model, "stored": each.tokens, "differs": ", ".join(each.fields)}
+            for each in elsewhere
+        ],
+    }
+
+
+def _when(stamp: object) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stamp)) if isinstance(stamp, int) else ""
+
+
+@connects
 def verify(
+    endpoint: Endpoint,
     namespaces: Annotated[list[str] | None, typer.Argument(help="Prefixes; all when none is given.")] = None,
-    host: Host = "127.0.0.1",
-    port: Port = DEFAULT_PORT,
-    unix: Unix = None,
-    user: User = None,
-    password: Password = None,
-    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Read prefixes and check every digest again. Exit status 1 when one fails."""
-    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
+    with connected(endpoint) as client:
         names: list[bytes | str] = [*(namespaces or _names(client, "*"))]
         rows = []
         with Progress(console=Console(stderr=True), transient=True) as progress:
             for name in progress.track(names, description="verifying"):
                 rows.append({"namespace": _name(name), **_verified(client, name)})
-    Shown(as_json, Console()).table(rows, ("namespace", "bytes", "problem"))
+    shown = rows if as_json else [{**row, "problem": row["problem"] or "none"} for row in rows]
+    Shown(as_json, Console()).table(shown, ("namespace", "bytes", "problem"), empty="nothing is stored")
     if any(row["problem"] for row in rows):
         raise typer.Exit(1)
 
@@ -196,8 +164,10 @@ def token_ids(tokens: str | None, file: Path | None) -> bytes:
     """The ids of `--tokens` or `--file` as they go over the wire.
 
     Raises:
-        typer.BadParameter: They are no token ids.
+        typer.BadParameter: They are no token ids, or not given.
     """
+    if file is None and not (tokens or "").strip(" ,"):
+        raise typer.BadParameter("give --tokens 1,2,3 or --file ids.json")
     try:
         if file is not None:
             ids = json.loads(file.read_text(encoding="utf-8"))
@@ -253,7 +223,3 @@ def _plain(value: Any) -> Any:
 
 def _name(name: bytes | str) -> str:
     return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)

@@ -16,12 +16,12 @@ from rich.live import Live
 from rich.table import Table
 
 from . import requests
+from .command_line import AsJson, Shown, connected, connects, end
 from .deadline import Deadline
-from .endpoint import DEFAULT_PORT
+from .endpoint import Endpoint
 from .errors import StoreError
 from .lane import Lane
 from .local import unix_twin
-from .verbs import AsJson, Host, Password, Port, Shown, Unix, Url, User, connected, endpoint_of
 
 LAYERS, DIM = 16, 1024
 ROW_BYTES = 2 * DIM
@@ -32,26 +32,21 @@ LEVELS = ("connected_clients", "namespaces", "stored_bytes", "budget_bytes", "us
           "quarantined")  # fmt: skip
 
 
+@connects
 def bench(
+    endpoint: Endpoint,
     megabytes: Annotated[int, typer.Option(help="Size of the prefix that is stored.", min=1)] = 64,
     rounds: Annotated[int, typer.Option(help="Fetches of each kind.", min=1)] = 5,
-    host: Host = "127.0.0.1",
-    port: Port = DEFAULT_PORT,
-    unix: Unix = None,
-    user: User = None,
-    password: Password = None,
-    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Store a prefix, fetch it over every connection there is, drop it: megabytes a second, medians."""
     tokens = max(1, megabytes * 2**20 // (2 * LAYERS * ROW_BYTES))
-    endpoint = endpoint_of(host, port, unix, user, password, url)
     deadline = Deadline(SECONDS, SECONDS)
     name = f"bench:{secrets.token_hex(8)}"
     try:
         lane = Lane.open(endpoint, deadline)
-        lanes = {"unix" if unix else "tcp": lane}
-        twin = None if unix else unix_twin(lane, endpoint, deadline, lane.traffic)
+        lanes = {"tcp" if endpoint.unix_socket_path is None else "unix": lane}
+        twin = None if endpoint.unix_socket_path else unix_twin(lane, endpoint, deadline, lane.traffic)
         if twin is not None:
             lanes["unix"] = twin[1]
         try:
@@ -59,8 +54,7 @@ def bench(
         finally:
             _ask(lane, ("KV.PREFIX.DROP", name), deadline)
     except StoreError as error:
-        typer.echo(f"pionkv: {endpoint}: {error}", err=True)
-        raise typer.Exit(1) from error
+        end(f"{endpoint}: {error}")
     Shown(as_json, Console()).table(rows, ("work", "megabytes", "megabytes_per_second"))
 
 
@@ -101,19 +95,15 @@ def _ask(lane: Lane, command: requests.Command, deadline: Deadline) -> object:
     return lane.receive(deadline)
 
 
+@connects
 def top(
+    endpoint: Endpoint,
     interval: Annotated[float, typer.Option(help="Seconds from one look to the next.", min=0.05)] = 1.0,
     count: Annotated[int, typer.Option(help="Looks; 0 for ever.", min=0)] = 0,
-    host: Host = "127.0.0.1",
-    port: Port = DEFAULT_PORT,
-    unix: Unix = None,
-    user: User = None,
-    password: Password = None,
-    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what the server is doing, again and again, until Ctrl-C."""
-    with connected(endpoint_of(host, port, unix, user, password, url)) as client:
+    with connected(endpoint) as client:
         looks = _looks(client, interval, count)
         try:
             if as_json:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from .command_line import end
 from .endpoint import DEFAULT_PORT, Endpoint
 from .plan import AUTO
 
@@ -41,16 +42,11 @@ def mlx_server(
     try:
         from .mlx_server import SeamMoved, serve
     except ModuleNotFoundError as error:
-        _end(f"{error}; install pionkv[mlx]")
+        end(f"{error}; install pionkv[mlx]")
     try:
         serve(context.args, {"url": store, "vquant": store_format, "deadline": store_deadline})
     except SeamMoved as error:
-        _end(str(error))
+        end(str(error))
 
 
 mlx_server.context_settings = PASSED_ON  # type: ignore[attr-defined]
-
-
-def _end(reason: str) -> NoReturn:
-    typer.echo(f"pionkv: {reason}", err=True)
-    raise typer.Exit(1)

@@ -10,7 +10,7 @@ from pionkv.kernels import FormatError, LayerSpec, UnknownFormat, keys_format
 from pionkv.kernels.formats import RowParts
 from rich.console import Console
 
-from .verbs import AsJson, Shown
+from .command_line import AsJson, Shown
 
 FP16_BYTES = 2
 SIDES = ("k", "v")

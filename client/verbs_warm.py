@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from .endpoint import DEFAULT_PORT
-from .verbs import AsJson, Host, Password, Port, Shown, Unix, Url, User, connected, endpoint_of
+from .command_line import AsJson, Shown, connected, connects, end
+from .endpoint import Endpoint
 
 if TYPE_CHECKING:
     from .prompt_cache import PionPromptCache
@@ -23,7 +23,9 @@ Tokens = Callable[[Any], list[int]]
 """The token ids of a prompt."""
 
 
+@connects
 def warm(
+    endpoint: Endpoint,
     prompts: Annotated[
         Path, typer.Argument(help="JSON file: a list of texts, lists of token ids, or lists of messages.")
     ],
@@ -32,22 +34,14 @@ def warm(
         typer.Option(help="Folder or name of a model for mlx-lm; else the model of `pionkv demo`."),
     ] = None,
     kv_bits: Annotated[int | None, typer.Option(help="Keep rows packed in 4 or 8 bits.")] = None,
-    host: Host = "127.0.0.1",
-    port: Port = DEFAULT_PORT,
-    unix: Unix = None,
-    user: User = None,
-    password: Password = None,
-    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Prefill what is not stored of some prompts, and store it. Exit status 1 when one is not stored then."""
     asked = _read(prompts)
-    endpoint = endpoint_of(host, port, unix, user, password, url)
     with connected(endpoint) as client:
         client.ping()
     options: dict[str, Any] = {
-        "host": host, "port": port, "unix_socket_path": unix, "username": user, "password": password,
-        "url": url, "kv_bits": kv_bits, "publish_after": 1, "background": False,
+        **vars(endpoint), "kv_bits": kv_bits, "publish_after": 1, "background": False
     }  # fmt: skip
     cache, tokens = _load(model, options)
     rows = []
@@ -92,8 +86,7 @@ def _load(model: str | None, options: dict[str, Any]) -> tuple[PionPromptCache, 
     except Exception as error:
         # What a file that is no model makes its readers raise, they do not say.
         reason = f"the model cannot be loaded: {error}"
-    typer.echo(f"pionkv: {reason}", err=True)
-    raise typer.Exit(1)
+    end(reason)
 
 
 def _mlx_model(model: str, options: dict[str, Any]) -> tuple[PionPromptCache, Tokens]:

@@ -106,3 +106,64 @@ def test_bench_and_top(port: int) -> None:
 def test_a_server_that_is_not_there(verb: str) -> None:
     result = run(verb, "--port", 1)
     assert result.exit_code == 1 and "pionkv: 127.0.0.1:1: " in result.output
+
+
+def test_explain_without_a_name_says_what_is_stored_of_tokens(port: int) -> None:
+    ids = ",".join(map(str, IDS[:30]))
+    found = answer("explain", "--tokens", ids, "--model", "m", "--port", port)
+    assert (found["stored"], found["namespace"], found["others"]) == (30, "a", [])
+    other = answer("explain", "--tokens", ids, "--model", "n", "--port", port)
+    assert other["stored"] == 0
+    assert other["others"] == [{"model": "m", "stored": 30, "differs": "everything"}]
+    shown = run("explain", "b", "--port", port).stdout
+    assert "do not hold the same rows" in shown
+
+
+@pytest.mark.parametrize("verb", ["match", "explain"])
+def test_tokens_that_are_not_given_are_asked_for(verb: str, port: int) -> None:
+    result = run(verb, "--port", port)
+    assert result.exit_code == 2 and "--tokens 1,2,3" in result.output
+
+
+def test_tables_show_whole_names_and_say_when_there_is_nothing(
+    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server()
+    assert run("ls", "x*", "--port", server.port).stdout == "no prefix is called x*\n"
+    assert answer("ls", "--port", server.port) == []
+    assert run("verify", "--port", server.port).stdout.strip() == "nothing is stored"
+    name = "tokens:" + "0123456789abcdef" * 2
+    with StoreClient(port=server.port) as client:
+        client.register(name, LayerSpec("fp16", 32))
+        for side in "kv":
+            client.store(f"{name}_p{side}", 0, 0, np.ones((1000, 32), np.float32))
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("ls", "--port", server.port).stdout
+    first = "".join(line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│"))
+    assert first == name and "128,000" in shown
+    assert "pion" in run("info", "--port", server.port).stdout
+
+
+def test_what_is_given_beside_an_address_wins(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIONKV_URL", "redis://127.0.0.1:1")
+    assert run("ls").exit_code == 1
+    assert len(answer("ls", "--port", port)) == 2
+    monkeypatch.setenv("PIONKV_URL", f"redis://127.0.0.1:{port}")
+    assert len(answer("ls")) == 2
+    refused = run("ls", "--port", 1)
+    assert refused.exit_code == 1 and "Is `pionkv serve` running there?" in refused.output
+    wrong = run("ls", "--url", "http://x")
+    assert wrong.exit_code == 2 and "--url" in wrong.output
+    monkeypatch.setenv("PIONKV_URL", "unix:///nowhere")
+    assert len(answer("ls", "--port", port)) == 2
+
+
+def test_a_password_comes_from_the_environment(
+    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server("--password", "secret")
+    refused = run("info", "--port", server.port)
+    assert refused.exit_code == 1 and "PIONKV_PASSWORD" in refused.output
+    monkeypatch.setenv("PIONKV_PASSWORD", "secret")
+    assert answer("info", "--port", server.port)["pionkv_version"]
+    assert answer("info", "--url", f"redis://127.0.0.1:{server.port}")["pionkv_version"]
