@@ -18,6 +18,7 @@ from .commands_kv import KV_COMMANDS
 from .commands_pubsub import PUBSUB_COMMANDS
 from .commands_redis import REDIS_COMMANDS
 from .commands_reuse import REUSE_COMMANDS
+from .commands_select import SELECT_COMMANDS
 from .commands_state import STATE_COMMANDS
 from .commands_strings import STRING_COMMANDS
 from .commands_transitions import TRANSITION_COMMANDS
@@ -35,7 +36,7 @@ __all__ = [
 _FAMILIES = (
     REDIS_COMMANDS, ACL_COMMANDS, WATCH_COMMANDS, PUBSUB_COMMANDS, KV_COMMANDS,
     TRANSITION_COMMANDS, STATE_COMMANDS,
-    REUSE_COMMANDS, UPKEEP_COMMANDS, ATTEND_COMMANDS,
+    REUSE_COMMANDS, UPKEEP_COMMANDS, ATTEND_COMMANDS, SELECT_COMMANDS,
     STRING_COMMANDS, HASH_COMMANDS, ZSET_COMMANDS, KEY_COMMANDS, TRANSACTION_COMMANDS,
 )  # fmt: skip
 

@@ -39,6 +39,8 @@ class Metrics:
     """Prefix transactions begun, published, and ended without that."""
     attend_queries: Counter[str] = field(default_factory=Counter)
     """Attention commands answered, by name."""
+    attend_hits: int = 0
+    """ATTEND.QUERY that found rows."""
     attend_passes: int = 0
     """Passes over rows in which they were: queries that wait for the same rows share one."""
     attend_loads: int = 0

@@ -46,7 +46,7 @@ from .namespaces import SessionView
 from .options import Durability, StoreOptions
 from .prompts import BLOCK as BOUNDARY_TOKENS
 from .prompts import MODEL_BYTES, Match, boundaries
-from .read import Location, Mapped, Rows
+from .read import LayerState, Location, Mapped, Rows
 from .receipts import Receipt
 from .records import NamespaceRecord
 from .runs import Run
@@ -81,6 +81,7 @@ __all__ = [
     "Incompatible",
     "Incomplete",
     "LayerLimit",
+    "LayerState",
     "Location",
     "Mapped",
     "Match",

@@ -49,6 +49,21 @@ class Rows:
         return sum(map(len, self.parts))
 
 
+class LayerState(NamedTuple):
+    """What a layer holds, as it was at one moment.
+
+    Attributes:
+        spec: Format and dim of its rows.
+        rows: How many.
+        mark: Stands for just these rows: it moves when they are overwritten, cut or added to, and not when
+            other layers are.
+    """
+
+    spec: LayerSpec
+    rows: int
+    mark: int
+
+
 class Location(NamedTuple):
     """Where a run of rows lies.
 
@@ -66,6 +81,17 @@ class Location(NamedTuple):
 def rows(engine: Engine, sid: bytes, layer: int, start: int, end: int, at: int | None = None) -> Rows | None:
     """See `Store.rows`."""
     return _read(engine, (sid,), (layer,), _range(start, end), at=at)[0]
+
+
+def layer_state(engine: Engine, sid: bytes, layer: int) -> LayerState | None:
+    """See `Store.layer`."""
+    with engine.catalog.snapshot() as reader:
+        session = engine.readable(reader, sid)
+    extents = session.extents_of(layer) if layer >= 0 else ()
+    if not extents:
+        return None
+    # No page number is given twice, and what a page holds of published rows never changes.
+    return LayerState(session.schema.layer(layer), session.rows_in(layer), hash((session.slot, extents)))
 
 
 def rows_by_id(

@@ -27,7 +27,7 @@ from .opening import close_engine, open_engine
 from .options import Durability, StoreOptions
 from .prefixes import PrefixCalls
 from .prompts import Match
-from .read import Location, Mapped, Rows
+from .read import LayerState, Location, Mapped, Rows
 from .records import NamespaceRecord
 from .save import Save
 from .schema import Schema
@@ -177,6 +177,10 @@ class Store(PrefixCalls, TierCalls):
         """A session as it is now, or as of generation `at` of its namespace. Raises as `rows`."""
         return namespaces.view_session(self._engine, sid, at)
 
+    def layer(self, sid: bytes, layer: int) -> LayerState | None:
+        """What a layer holds now; None when it holds no rows. Raises as `session`."""
+        return read.layer_state(self._engine, sid, layer)
+
     def sessions(self) -> Iterator[SessionView]:
         """Every session, in order of their names. Changes made meanwhile may or may not be seen."""
         return namespaces.iter_sessions(self._engine)
@@ -258,7 +262,9 @@ class Store(PrefixCalls, TierCalls):
         """Why a namespace is no more, and since when, if that is known still."""
         return listing.find_gone(self._engine, namespace)
 
-    def begin_write(self, sid: bytes, layer: int, start: int, count: int, *, last: bool = False) -> RowsWrite:
+    def begin_write(
+        self, sid: bytes, layer: int, start: int, count: int, *, last: bool = False, follows: bool = False
+    ) -> RowsWrite:
         """Begin to write rows [start, start + count) of a layer, over rows there are or right after.
 
         Where the layer's format codes groups they are filled as fp16 rows: `spec` of the write says so.
@@ -269,6 +275,7 @@ class Store(PrefixCalls, TierCalls):
             start: First row.
             count: Number of rows.
             last: Whether the layer shall end with them: rows that it has after them go.
+            follows: Whether publishing them shall be `Stale` when others have come there meanwhile.
 
         Raises:
             UnknownSession: No such session.
@@ -281,7 +288,7 @@ class Store(PrefixCalls, TierCalls):
             OutOfBudget: The rows do not fit the budget, whatever is evicted; nothing was.
             NoSpace: The file system takes no more.
         """
-        return write.begin(self._engine, sid, layer, start, count, last=last)
+        return write.begin(self._engine, sid, layer, start, count, last=last, follows=follows)
 
     def commit(self, writes: Sequence[RowsWrite | StateWrite]) -> list[int]:
         """Publish several writes in one step: readers see all of them or none; their generations.

@@ -6,7 +6,7 @@ from pionkv.kernels.formats import LayerSpec
 
 from .catalog import Reader, Writer
 from .engine import Engine
-from .errors import BadRange, Gap, LayerLimit, PageCorrupt, PageGone, RowLimit, UnknownSession
+from .errors import BadRange, Gap, LayerLimit, PageCorrupt, PageGone, RowLimit, Stale, UnknownSession
 from .extents import cut, splice
 from .filling import PageWrite
 from .group_write import GroupWrite
@@ -43,6 +43,7 @@ class Write(PageWrite):
         start: First row.
         count: Number of rows.
         last: Whether the layer ends with them: rows that it has after them go.
+        follows: Whether they must still come right after the rows there are when they are published.
         nbytes: Bytes of all segments together: `count * spec.row_bytes`.
     """
 
@@ -56,6 +57,7 @@ class Write(PageWrite):
         count: int,
         *,
         last: bool = False,
+        follows: bool = False,
     ) -> None:
         super().__init__(engine, session.unit, session.sid, page, layer, session.side, count)
         self._slot = session.slot
@@ -64,9 +66,12 @@ class Write(PageWrite):
         self.layer = layer
         self.start = start
         self.last = last
+        self.follows = follows
 
     def _check(self, writer: Writer) -> None:
-        live_session(writer, self.sid, self._slot, self.layer, self.start)
+        session = live_session(writer, self.sid, self._slot, self.layer, self.start)
+        if self.follows and session.rows_in(self.layer) != self.start:
+            raise Stale(self.sid)
 
     def _name_rows(self, writer: Writer) -> int:
         session = writer.session(self.sid)
@@ -85,7 +90,16 @@ RowsWrite = Write | GroupWrite
 """Rows on their way into a layer: stored one by one, or coded in groups."""
 
 
-def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int, *, last: bool = False) -> RowsWrite:
+def begin(
+    engine: Engine,
+    sid: bytes,
+    layer: int,
+    start: int,
+    count: int,
+    *,
+    last: bool = False,
+    follows: bool = False,
+) -> RowsWrite:
     """See `Store.begin_write`."""
     with engine.catalog.snapshot() as reader:
         session = engine.session(reader, sid)
@@ -95,7 +109,7 @@ def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int, *, las
         raise Gap(layer, session.rows_in(layer), start)
     if not session.schema.layer(layer).details.grouped:
         page = page_for(engine, session, layer, count)
-        return Write(engine, session, page, layer, start, count, last=last)
+        return Write(engine, session, page, layer, start, count, last=last, follows=follows)
 
     def page_of(count: int, tail: bool) -> OpenPage:
         return page_for(engine, session, layer, count, tail=tail)
@@ -108,7 +122,7 @@ def begin(engine: Engine, sid: bytes, layer: int, start: int, count: int, *, las
         return GroupWrite(engine, session, layer, start, count, held, page_of, view, last=last)
     except (PageGone, PageCorrupt) as error:
         quarantine(engine, error, session.unit)
-        return begin(engine, sid, layer, start, count, last=last)
+        return begin(engine, sid, layer, start, count, last=last, follows=follows)
 
 
 def page_for(

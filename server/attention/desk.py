@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 from pionkv.kernels.attention import (
     Attended,
@@ -110,7 +111,12 @@ class Desk:
         self._waiting: dict[Manner | Alone, list[_Asked]] = {}
         self._busy: asyncio.Task[None] | None = None
         self.storing: Counter[bytes] = Counter()
+        self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self.residents = Residents(lambda: service.metrics, self._limit, service.share_budget)
+
+    def turn(self, namespace: bytes) -> asyncio.Lock:
+        """Held by whoever adds rows to a prefix: one after the other in this process."""
+        return self._turns.setdefault(namespace, asyncio.Lock())
 
     async def engine(self) -> Engine | None:
         """The engine of this machine, loaded when it is first asked for; None when there is none."""

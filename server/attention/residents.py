@@ -13,7 +13,7 @@ from ..metrics import Metrics
 Place: TypeAlias = tuple[bytes, int, int]
 """Namespace, layer, elements of a head."""
 Marks: TypeAlias = tuple[int, int]
-"""The generations of the rows."""
+"""What stands for the rows of both sides; see `Source`."""
 
 COLD_KEPT = 1024
 """Layers that are remembered as having been ready once, as many as in the original."""
@@ -26,7 +26,7 @@ class _Held:
 
 
 class Residents:
-    """Rows ready for queries. What has other generations than it had is not found, and let go.
+    """Rows ready for queries. What is other rows by now is not found, and let go.
 
     Args:
         metrics: Where it counts.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pionkv.kernels.attention import PackedLayer
-from pionkv.storage import Expired, Store, UnknownSession
+from pionkv.storage import Expired, Rows, Stale, Store, UnknownSession
 
 from ..acl.user import User
 
@@ -34,7 +34,7 @@ class Source:
         layer: The layer.
         rows: Rows that both sides have.
         dim: Elements of a row of keys.
-        marks: The generations of both sides: other rows have others.
+        marks: What stands for these very rows, of both sides: other rows have others.
     """
 
     namespace: bytes
@@ -51,15 +51,12 @@ def find(store: Store, namespace: bytes, layer: int) -> Source | None:
         Quarantined: Its bytes failed their check.
     """
     try:
-        k, v = (store.session(namespace + side) for side in SIDES)
+        k, v = (store.layer(namespace + side, layer) for side in SIDES)
     except (UnknownSession, Expired):
         return None
-    if not 0 <= layer < min(len(k.rows), len(v.rows)):
+    if k is None or v is None:
         return None
-    rows = min(k.rows[layer], v.rows[layer])
-    if not rows:
-        return None
-    return Source(namespace, layer, rows, k.schema.layer(layer).dim, (k.generation, v.generation))
+    return Source(namespace, layer, min(k.rows, v.rows), k.spec.dim, (k.mark, v.mark))
 
 
 def resolve(store: Store, user: User, sid: bytes, layer: int) -> Source | None:
@@ -83,12 +80,20 @@ async def read(store: Store, source: Source, head_dim: int) -> PackedLayer:
         AttentionError: They do not have heads of `head_dim` elements.
         UnknownSession, Quarantined: As `Store.rows`.
     """
-    sids = [source.namespace + side for side in SIDES]
+    k, v = await read_sides(store, source, SIDES)
+    return PackedLayer.of((k.spec, k.runs), (v.spec, v.runs), head_dim)
+
+
+async def read_sides(store: Store, source: Source, sides: tuple[bytes, ...]) -> list[Rows]:
+    """The rows of some sides. Raises as `read`."""
+    sids = [source.namespace + side for side in sides]
     for sid in sids:
         await check_rows(store, sid, source.layer, source.rows)
-    found = store.rows_of_layers(sids, (source.layer,), 0, source.rows, generations=source.marks)
-    k, v = ((rows.spec, rows.runs) for rows in found if rows is not None)
-    return PackedLayer.of(k, v, head_dim)
+    found = store.rows_of_layers(sids, (source.layer,), 0, source.rows)
+    now = find(store, source.namespace, source.layer)
+    if now is None or now.marks != source.marks:
+        raise Stale(sids[0])
+    return [rows for rows in found if rows is not None]
 
 
 async def check_rows(store: Store, sid: bytes, layer: int, rows: int) -> None:

@@ -6,6 +6,7 @@ from ..dispatch import Dispatcher
 from ..tiered import tiered
 from . import (
     acl,
+    attend,
     attend_forms,
     attend_prefix,
     client,
@@ -46,7 +47,7 @@ _FAMILIES = (
     connection, client, command, config, info, process, stats, acl, memory, slowlog,
     vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
     prefix_match, prefix_claim, prefix_transactions, prefix_transitions, prefix_manifest, ledger,
-    prefix_listing, prefix_upkeep, attend_prefix,
+    prefix_listing, prefix_upkeep, attend_prefix, attend,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,
 )  # fmt: skip
 
@@ -56,5 +57,5 @@ def make_dispatcher() -> Dispatcher:
     handlers = {
         name: tiered(name, handler) for family in _FAMILIES for name, handler in family.HANDLERS.items()
     }
-    openers = vstorebatch.OPENERS | states.OPENERS | strings.OPENERS | attend_forms.OPENERS
+    openers = vstorebatch.OPENERS | states.OPENERS | strings.OPENERS | attend_forms.OPENERS | attend.OPENERS
     return Dispatcher(handlers, openers)

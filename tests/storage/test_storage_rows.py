@@ -92,6 +92,35 @@ def test_a_last_write_ends_its_layer(session, start):
     assert session.store.info().rows - used == start + 3 - 10
 
 
+def test_a_write_that_must_follow_is_stale_when_others_came_first(session):
+    session.put(b"s", 0, 0, os.urandom(4 * ROW))
+    with session.store.begin_write(b"s", 0, 4, 1, follows=True) as late:
+        late.next_segment()[:] = os.urandom(ROW)
+        first = os.urandom(ROW)
+        session.put(b"s", 0, 4, first)
+        with pytest.raises(Stale):
+            late.commit()
+    assert session.get(b"s", 0, 4, 5) == first
+
+
+def test_the_mark_of_a_layer_moves_with_its_rows_and_no_others(session):
+    store = session.store
+    assert store.layer(b"s", 0) is None
+    session.put(b"s", 0, 0, os.urandom(4 * ROW))
+    first = store.layer(b"s", 0)
+    assert (first.spec, first.rows) == (LayerSpec("fp16", 32), 4)
+    session.put(b"s", 1, 0, os.urandom(4 * ROW))
+    assert store.layer(b"s", 0) == first
+    marks = {first.mark}
+    for start, count in ((4, 1), (0, 5), (2, 1)):
+        session.put(b"s", 0, start, os.urandom(count * ROW))
+        marks.add(store.layer(b"s", 0).mark)
+    assert len(marks) == 4
+    store.drop_sessions([b"s"])
+    with pytest.raises(UnknownSession):
+        store.layer(b"s", 0)
+
+
 def test_ids_in_any_order_and_more_than_once(session):
     data = os.urandom(8 * ROW)
     session.put(b"s", 0, 0, data)
