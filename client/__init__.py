@@ -5,6 +5,7 @@ This imports neither mlx nor torch.
 
 from .async_prompt_cache import AsyncPionPromptCache
 from .async_store import AsyncStoreClient
+from .attend import AttendQueries
 from .errors import (
     BadReply,
     ConnectionLost,
@@ -27,6 +28,7 @@ from .transformers_cache import TransformersCache
 __all__ = [
     "AsyncPionPromptCache",
     "AsyncStoreClient",
+    "AttendQueries",
     "BadReply",
     "ConnectionLost",
     "Found",

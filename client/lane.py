@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Self
 
 from pionkv.protocol.errors import ProtocolError
 from pionkv.protocol.request import Word, encode_command
@@ -55,7 +56,7 @@ class Lane:
         self.pending = 0
 
     @classmethod
-    def open(cls, endpoint: Endpoint, deadline: Deadline, traffic: Traffic | None = None) -> "Lane":
+    def open(cls, endpoint: Endpoint, deadline: Deadline, traffic: Traffic | None = None) -> Self:
         """Connect, say who we are, and see that the server answers.
 
         Raises:
@@ -65,15 +66,19 @@ class Lane:
         with _translated(deadline):
             lane = cls(endpoint.connect(deadline), traffic)
         try:
-            for command in endpoint.greeting:
-                lane.send(command, deadline)
-                lane.receive(deadline)
+            lane.greet(endpoint, deadline)
         except ConnectionLost as error:
             raise error if endpoint.tls is None else ConnectionLost(explained(str(error))) from error
         except BaseException:
             lane.close()
             raise
         return lane
+
+    def greet(self, endpoint: Endpoint, deadline: Deadline) -> None:
+        """Say who we are, and see that the server answers. Raises as `send` and `receive`."""
+        for command in endpoint.greeting:
+            self.send(command, deadline)
+            self.receive(deadline)
 
     @property
     def closed(self) -> bool:
@@ -103,14 +108,18 @@ class Lane:
         Raises:
             Unavailable: The connection broke or stalled. It was closed.
         """
-        buffers = [memoryview(piece).cast("B") for piece in encode_command(command)]
+        self.send_pieces(encode_command(command), deadline)
+        self.pending += 1
+
+    def send_pieces(self, pieces: Sequence[bytes | memoryview], deadline: Deadline) -> None:
+        """Send bytes as they are, without joining them. Raises as `send`."""
+        buffers = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         with self._closing_on_error(deadline) as connection:
             while buffers:
                 connection.settimeout(deadline.wait())
                 sent = _send_some(connection, buffers)
                 self.traffic.sent += sent
                 buffers = _unsent(buffers, sent)
-        self.pending += 1
 
     def receive(self, deadline: Deadline) -> object:
         """The next reply; bulk strings in it are bytes.
@@ -141,6 +150,15 @@ class Lane:
         raised_or(value)
         return count
 
+    def receive_exactly(self, count: int, deadline: Deadline) -> bytearray:
+        """The next bytes, as they come. Raises as `receive`."""
+        data = bytearray(count)
+        room = memoryview(data)
+        with self._closing_on_error(deadline) as connection:
+            while room:
+                room = room[self._recv_into(connection, room, deadline) :]
+        return data
+
     def _next_reply(self, connection: socket.socket, deadline: Deadline, place: Place | None) -> object:
         while (value := self._replies.next(place)) is More.NEEDED:
             self._fill(connection, deadline)
@@ -148,12 +166,16 @@ class Lane:
         return value
 
     def _fill(self, connection: socket.socket, deadline: Deadline) -> None:
+        self._replies.received(self._recv_into(connection, self._replies.get_buffer(), deadline))
+
+    def _recv_into(self, connection: socket.socket, room: memoryview, deadline: Deadline) -> int:
+        """Receive some bytes; how many."""
         connection.settimeout(deadline.wait())
-        count = connection.recv_into(self._replies.get_buffer())
+        count = connection.recv_into(room)
         if count == 0:
             raise ConnectionLost("the server ended the connection")
         self.traffic.received += count
-        self._replies.received(count)
+        return count
 
     @contextmanager
     def _closing_on_error(self, deadline: Deadline) -> Iterator[socket.socket]:

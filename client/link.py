@@ -1,5 +1,7 @@
 """One connection: opened when needed, replaced when it broke, left alone while the server is down."""
 
+from __future__ import annotations
+
 import os
 import threading
 import time
@@ -23,6 +25,8 @@ class Link:
     Attributes:
         endpoint: Where the server is.
         traffic: Bytes moved so far.
+        breaker: Decides whether a server that failed is asked again; None asks always.
+        clock: Source of the time, in seconds.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class Link:
         connect: float,
         breaker: Breaker | None = None,
         prefer_unix: bool = False,
+        lane_type: type[Lane] = Lane,
         clock: Clock = time.monotonic,
     ) -> None:
         """Prepare; nothing is connected yet.
@@ -45,6 +50,7 @@ class Link:
             connect: Seconds until a new connection must have answered.
             breaker: Decides whether a server that failed is asked again; None asks always.
             prefer_unix: Whether to change to the server's Unix socket once many bytes have moved.
+            lane_type: What the connections are.
             clock: Source of the time, in seconds.
         """
         self.endpoint = endpoint
@@ -52,13 +58,35 @@ class Link:
         self._total = total
         self._silence = silence
         self._connect = connect
-        self._clock = clock
-        self._breaker = breaker
+        self.clock = clock
+        self.breaker = breaker
+        self._lane_type = lane_type
         self._lock = threading.Lock()
         self._lane: Lane | None = None
         self._owner = os.getpid()
         self._interrupted = False
         self._may_change = prefer_unix and endpoint.is_local and endpoint.unix_socket_path is None
+
+    def twin(self, endpoint: Endpoint, breaker: Breaker | None, lane_type: type[Lane] = Lane) -> Link:
+        """A link of its own with the same bounds, for exchanges in which the server computes.
+
+        Such a server is silent until it is done: a silence counts as long as the whole may.
+
+        Args:
+            endpoint: Where the server is.
+            breaker: Decides whether a server that failed is asked again; None asks always.
+            lane_type: What the connections are.
+        """
+        total, connect, clock = self._total, self._connect, self.clock
+        return Link(
+            endpoint,
+            total=total,
+            silence=total,
+            connect=connect,
+            breaker=breaker,
+            lane_type=lane_type,
+            clock=clock,
+        )
 
     def exchange(self, work: Work[T]) -> T:
         """Run `work` on a connection.
@@ -73,7 +101,7 @@ class Link:
         """
         with self._lock:
             self._interrupted = False
-            if self._breaker is not None and not self._breaker.allows():
+            if self.breaker is not None and not self.breaker.allows():
                 raise NotAsked(f"{self.endpoint} failed a moment ago")
             try:
                 result = self._attempts(work)
@@ -106,7 +134,7 @@ class Link:
         if not self._may_change or lane is None or self.traffic.received + self.traffic.sent < WORTH_BYTES:
             return
         self._may_change = False
-        deadline = Deadline(self._connect, self._connect, clock=self._clock)
+        deadline = Deadline(self._connect, self._connect, clock=self.clock)
         try:
             found = unix_twin(lane, self.endpoint, deadline, self.traffic)
         except (Unavailable, BadReply):
@@ -117,15 +145,15 @@ class Link:
             self.endpoint, self._lane = found
 
     def _note(self, *, failed: bool) -> None:
-        if self._breaker is None:
+        if self.breaker is None:
             return
         if failed:
-            self._breaker.failed()
+            self.breaker.failed()
         else:
-            self._breaker.succeeded()
+            self.breaker.succeeded()
 
     def _attempts(self, work: Work[T]) -> T:
-        deadline = Deadline(self._total, self._silence, clock=self._clock)
+        deadline = Deadline(self._total, self._silence, clock=self.clock)
         kept = self._kept()
         if kept is not None:
             try:
@@ -156,7 +184,7 @@ class Link:
 
     def _open(self, deadline: Deadline) -> Lane:
         try:
-            self._lane = Lane.open(self.endpoint, deadline.within(self._connect), self.traffic)
+            self._lane = self._lane_type.open(self.endpoint, deadline.within(self._connect), self.traffic)
         except ServerRefused as error:
             raise Unavailable(f"{self.endpoint} refuses this client: {error}") from error
         return self._lane

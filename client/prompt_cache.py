@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import plan as plans
 from .admission import Admission
+from .asker import Asker
+from .attend import AttendQueries
 from .background import StoreQueue
 from .breaker import Breaker
 from .claim import Turn, both
@@ -37,7 +39,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class PionPromptCache:
+class PionPromptCache(AttendQueries):
     """A prompt cache for mlx-lm that is kept in a store and shared by every process that asks it.
 
     `get_or_prefill` returns caches that are ready for mlx-lm's `generate_step` or `stream_generate` with the
@@ -96,7 +98,7 @@ class PionPromptCache:
                 the same bits; other formats take less room and restore something close.
             host: The server's name or address.
             port: The server's TCP port.
-            stage2: Taken for compatibility. Attention is not computed in the server; nothing changes.
+            stage2: Taken for compatibility; `PrefixAttention` has the server compute attention.
             admission_threshold: A prefix is published at its so-many-th miss in this process.
             boundary_protect: If above 0, `vquant` is used for the values of the middle layers only; the first
                 and the last so many layers, and all keys, are kept in 16 bits.
@@ -135,7 +137,7 @@ class PionPromptCache:
         if prefill_chunk_size is not None and prefill_chunk_size < 1:
             raise ValueError(f"prefill_chunk_size is {prefill_chunk_size}, it must be at least 1")
         if stage2:
-            warnings.warn("stage2 has no effect: attention is computed in the model", stacklevel=2)
+            warnings.warn("stage2 has no effect: see PrefixAttention", stacklevel=2)
         self.model = model
         self.softmax_bitexact = softmax_bitexact
         self._chunk = prefill_chunk_size
@@ -158,6 +160,7 @@ class PionPromptCache:
             )
 
         self._link = link()
+        self.attend = Asker(self._link)
         # A connection of its own: a publication must not hold up a restore.
         stores_link = link() if background else self._link
         self._publisher = Publisher(
@@ -425,7 +428,7 @@ class PionPromptCache:
     def stats(self) -> dict[str, int | float | str | None]:
         """Counters, milliseconds, bytes moved, and why the last miss or failed publication came about."""
         return self._stats.report(
-            self._link.traffic + self._publisher.traffic,
+            self._link.traffic + self._publisher.traffic + self.attend.traffic,
             admission_threshold=self._publisher.admission.threshold,
             bytes_mapped=self._route.mapped_bytes,
             last_not_mapped=self._route.not_mapped,
@@ -454,6 +457,7 @@ class PionPromptCache:
         """
         self._publisher.close()
         self._link.close()
+        self.attend.close()
 
     def __enter__(self) -> PionPromptCache:
         return self

@@ -14,7 +14,9 @@ import redis
 from pionkv.kernels.formats import LayerSpec
 
 from . import asking
+from .asker import Asker
 from .asking import Fetch, FetchForm, Question, Rows, StoreForm
+from .attend import AttendQueries
 from .deadline import Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import ServerRefused, Unavailable
@@ -26,7 +28,7 @@ from .tls import Tls, explained
 T = TypeVar("T")
 
 
-class StoreClient:
+class StoreClient(AttendQueries):
     """A connection to a store.
 
     Attributes:
@@ -67,6 +69,7 @@ class StoreClient:
             **endpoint.redis_options, socket_timeout=silence, socket_connect_timeout=connect_timeout
         )
         self._link = Link(endpoint, total=timeout, silence=silence, connect=connect_timeout)
+        self.attend = Asker(self._link)
 
     def ping(self) -> None:
         """See that the server answers.
@@ -200,6 +203,7 @@ class StoreClient:
     def close(self) -> None:
         """Close all connections."""
         self._link.close()
+        self.attend.close()
         self.redis.close()
 
     def __enter__(self) -> StoreClient:
