@@ -6,6 +6,7 @@ This imports neither mlx nor torch.
 from .async_prompt_cache import AsyncPionPromptCache
 from .async_store import AsyncStoreClient
 from .attend import AttendQueries
+from .attention_seam import SeamMoved
 from .errors import (
     BadReply,
     ConnectionLost,
@@ -18,6 +19,7 @@ from .errors import (
     Unavailable,
     UnsupportedModel,
 )
+from .prefix_attention import PrefixAttention
 from .prompt_cache import PionPromptCache
 from .prompt_store import PromptStore
 from .requests import Found, SessionInfo
@@ -36,7 +38,9 @@ __all__ = [
     "NotStored",
     "OtherTokens",
     "PionPromptCache",
+    "PrefixAttention",
     "PromptStore",
+    "SeamMoved",
     "ServerRefused",
     "SessionInfo",
     "StoreClient",

@@ -45,10 +45,10 @@ def restore(
     tokens = len(ids)
     _check_stored(lane, deadline, namespace, shape, ids)
     arrays = _rows(lane, deadline, namespace, shape, tokens, route) if shape.specs else []
-    states = _states(lane, deadline, namespace, shape.layout, tokens)
+    held = states(lane, deadline, namespace, shape.layout, tokens)
     # What is still to be computed can be computed by the thread that began it only.
     mx.eval(arrays)
-    caches: dict[int, Any] = dict(zip(shape.layout.state_caches, states, strict=True))
+    caches: dict[int, Any] = dict(zip(shape.layout.state_caches, held, strict=True))
     sides = zip(arrays[::2], arrays[1::2], strict=True)
     for index, (keys, values) in zip(shape.layout.row_caches, sides, strict=True):
         caches[index] = _cache(keys, values, tokens, shape.attached)
@@ -108,7 +108,7 @@ def _map(
     return True
 
 
-def _states(lane: Lane, deadline: Deadline, namespace: Name, layout: ModelLayout, tokens: int) -> list[Any]:
+def states(lane: Lane, deadline: Deadline, namespace: Name, layout: ModelLayout, tokens: int) -> list[Any]:
     """The caches that are no rows."""
     for index in layout.state_caches:
         lane.send(("SSM.PREFIX.FETCH", namespace, index), deadline)
