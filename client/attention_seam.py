@@ -24,7 +24,7 @@ Attention = Callable[..., Any]
 
 
 class SeamMoved(StoreError):
-    """mlx-lm computes attention in another way than this package knows: the text says how. Nothing changed."""
+    """mlx-lm computes attention in a way that this package does not know; nothing was changed."""
 
 
 _lock = threading.Lock()
