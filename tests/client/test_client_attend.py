@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ def normal(seed: int, *shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-K, V = normal(1, KV_HEADS, ROWS, DIM), normal(2, KV_HEADS, ROWS, DIM)
+K, V = (normal(seed, KV_HEADS, ROWS, DIM).astype(np.float16).astype(np.float32) for seed in (1, 2))
 SUFFIXES = normal(3, KV_HEADS, SUFFIX, DIM), normal(4, KV_HEADS, SUFFIX, DIM)
 Q = normal(5, HEADS, SUFFIX, DIM)
 
@@ -216,8 +217,6 @@ def test_a_server_that_is_down_or_hangs(start_server: Start) -> None:
     with StoreClient(port=server.port, timeout=3.0) as client:
         fill(client, "p")
         client.attend_query_fused("p", 0, Q, *SUFFIXES, GQA)
-        import os
-
         os.kill(server.pid, signal.SIGSTOP)
         with pytest.raises(TimedOut):
             client.attend_query_fused("p", 0, Q, *SUFFIXES, GQA)
