@@ -11,7 +11,7 @@ from pionkv.protocol.frame_bodies import query_fused_beginning, window_field
 from pionkv.protocol.request import Word
 
 from . import requests
-from .asker import Asker, Floats
+from .attend_link import AttendLink, Floats
 from .requests import Name
 
 _SELECTORS = {"block_mean": 0, "block-mean": 0, "": 0, "quest": 1}
@@ -34,7 +34,7 @@ class AttendQueries:
         attend: Asks the server.
     """
 
-    attend: Asker
+    attend: AttendLink
 
     @property
     def attend_query_ms_total(self) -> float:

@@ -13,8 +13,8 @@ from .attention_seam import Attention, replaced
 from .errors import StoreError, UnsupportedModel
 
 if TYPE_CHECKING:
-    from .prefix import Shape
     from .prompt_cache import PionPromptCache
+    from .shape import Shape
 
 TOKENS = 2
 """Tokens that a model is shown: with more than one it asks for masks."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .attended_cache import RemotePrefix, Rows
     from .deadline import Deadline
     from .lane import Lane
-    from .prefix import Shape
     from .prompt_cache import PionPromptCache
+    from .shape import Shape
 
 
 class PrefixAttention:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import plan as plans
 from .admission import Admission
-from .asker import Asker
 from .attend import AttendQueries
+from .attend_link import AttendLink
 from .background import StoreQueue
 from .breaker import Breaker
 from .claim import Turn, both
@@ -24,7 +24,7 @@ from .link import Link, Work
 from .pace import Pace
 from .publisher import Publisher
 from .requests import Found, tokens_of
-from .reuse import Declined, Other, find, name_of, others, restore_longest
+from .reuse import Declined, Other, explanation, find, name_of, others, restore_longest
 from .route import LaneName, Route
 from .stats import Stats, attempt, reason
 from .tls import Tls
@@ -160,7 +160,7 @@ class PionPromptCache(AttendQueries):
             )
 
         self._link = link()
-        self.attend = Asker(self._link)
+        self.attend = AttendLink(self._link)
         # A connection of its own: a publication must not hold up a restore.
         stores_link = link() if background else self._link
         self._publisher = Publisher(
@@ -346,10 +346,9 @@ class PionPromptCache(AttendQueries):
             stored, how many, and in what it differs; and a `reason` where nothing is stored or asked.
         """
         ids = [int(token) for token in token_ids]
-        answer: dict[str, Any] = {"tokens": len(ids), "stored": 0, "namespace": None, "others": []}
         shape = self._shape
         if shape is None or not ids:
-            return {**answer, "model": None, "reason": self._stats.unsupported or "no tokens"}
+            return explanation(len(ids), None, None, self._stats.unsupported or "no tokens")
         model, whole = self.model_digest, shape.whole
 
         def ask(lane: Lane, deadline: Deadline) -> tuple[Found | None, list[Other]]:
@@ -357,13 +356,7 @@ class PionPromptCache(AttendQueries):
             return found, others(lane, deadline, model, ids)
 
         answered, failure = self._try(ask)
-        if answered is None:
-            return {**answer, "model": model, "reason": "" if failure is None else reason(failure)}
-        found, elsewhere = answered
-        if found is not None:
-            answer |= {"stored": found.tokens, "namespace": found.namespace.decode("utf-8", "replace")}
-        answer["others"] = [{"stored": each.tokens, "differs": list(each.fields)} for each in elsewhere]
-        return {**answer, "model": model, "reason": "" if found is not None else "not stored"}
+        return explanation(len(ids), model, answered, "" if failure is None else reason(failure))
 
     def restore(self, token_ids: Sequence[int], *, beyond: int = 0) -> tuple[list[Any] | None, int]:
         """The longest stored beginning of some tokens; nothing is prefilled, and nobody is waited for.
@@ -452,8 +445,7 @@ class PionPromptCache(AttendQueries):
     def close(self) -> None:
         """Publish what waits to be, within the deadline, and close the connections.
 
-        What is not published by then is given up, and counted as skipped. The object stays usable and
-        connects again.
+        What is not published by then is given up, and counted as skipped. Used again, it connects again.
         """
         self._publisher.close()
         self._link.close()

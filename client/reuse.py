@@ -137,3 +137,25 @@ def why_not(lane: Lane, deadline: Deadline, model: str, ids: Sequence[int]) -> s
         return "not stored"
     nearest = max(stored, key=lambda each: (-len(each.fields), each.tokens))
     return f"{nearest.tokens} of {len(ids)} tokens are stored of another model: {', '.join(nearest.fields)}"
+
+
+def explanation(
+    asked: int, model: str | None, answered: tuple[Found | None, list[Other]] | None, reason: str
+) -> dict[str, Any]:
+    """What is stored of so many tokens, as `PionPromptCache.explain` answers.
+
+    Args:
+        asked: How many tokens.
+        model: This model's digest.
+        answered: What is stored of them under this model, and under others; None: nobody could say.
+        reason: Why.
+    """
+    found, elsewhere = answered or (None, [])
+    return {
+        "tokens": asked,
+        "stored": 0 if found is None else found.tokens,
+        "namespace": None if found is None else found.namespace.decode("utf-8", "replace"),
+        "others": [{"stored": each.tokens, "differs": list(each.fields)} for each in elsewhere],
+        "model": model,
+        "reason": reason if answered is None else "" if found is not None else "not stored",
+    }

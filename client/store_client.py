@@ -14,9 +14,9 @@ import redis
 from pionkv.kernels.formats import LayerSpec
 
 from . import asking
-from .asker import Asker
 from .asking import Fetch, FetchForm, Question, Rows, StoreForm
 from .attend import AttendQueries
+from .attend_link import AttendLink
 from .deadline import Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import ServerRefused, Unavailable
@@ -69,7 +69,7 @@ class StoreClient(AttendQueries):
             **endpoint.redis_options, socket_timeout=silence, socket_connect_timeout=connect_timeout
         )
         self._link = Link(endpoint, total=timeout, silence=silence, connect=connect_timeout)
-        self.attend = Asker(self._link)
+        self.attend = AttendLink(self._link)
 
     def ping(self) -> None:
         """See that the server answers.

@@ -1,4 +1,4 @@
-"""Asks a server for attention, on whichever of its ports is best."""
+"""The way to a server that computes attention: its binary lane where it has one, else its main port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .link import Link
 Floats = NDArray[np.float32]
 
 
-class Asker:
+class AttendLink:
     """Asks a server for attention: on its binary lane where it has one, else as RESP. Thread-safe.
 
     Attributes:
