@@ -38,7 +38,6 @@ class Link:
         connect: float,
         breaker: Breaker | None = None,
         prefer_unix: bool = False,
-        lane_type: type[Lane] = Lane,
         clock: Clock = time.monotonic,
     ) -> None:
         """Prepare; nothing is connected yet.
@@ -50,7 +49,6 @@ class Link:
             connect: Seconds until a new connection must have answered.
             breaker: Decides whether a server that failed is asked again; None asks always.
             prefer_unix: Whether to change to the server's Unix socket once many bytes have moved.
-            lane_type: What the connections are.
             clock: Source of the time, in seconds.
         """
         self.endpoint = endpoint
@@ -60,7 +58,7 @@ class Link:
         self._connect = connect
         self.clock = clock
         self.breaker = breaker
-        self._lane_type = lane_type
+        self._lane_type = Lane
         self._lock = threading.Lock()
         self._lane: Lane | None = None
         self._owner = os.getpid()
@@ -77,16 +75,10 @@ class Link:
             breaker: Decides whether a server that failed is asked again; None asks always.
             lane_type: What the connections are.
         """
-        total, connect, clock = self._total, self._connect, self.clock
-        return Link(
-            endpoint,
-            total=total,
-            silence=total,
-            connect=connect,
-            breaker=breaker,
-            lane_type=lane_type,
-            clock=clock,
-        )
+        total, connect = self._total, self._connect
+        link = Link(endpoint, total=total, silence=total, connect=connect, breaker=breaker, clock=self.clock)
+        link._lane_type = lane_type
+        return link
 
     def exchange(self, work: Work[T]) -> T:
         """Run `work` on a connection.
