@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import redis
@@ -82,18 +83,29 @@ class RedisNode:
 
 
 class RedisCluster:
-    """A cluster of nodes that share the slots, without replicas."""
+    """A cluster of nodes that share the slots, without replicas.
 
-    def __init__(self, folder: Path, nodes: int = 3, *flags: str) -> None:
+    Args:
+        folder: Where they keep what they know of each other.
+        nodes: How many.
+        gates: Ports by which clients are to reach them, when it is not their own.
+    """
+
+    def __init__(self, folder: Path, nodes: int = 3, *, gates: Sequence[int] = ()) -> None:
         common = (
             "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
-            "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no", *flags,
+            "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no",
         )  # fmt: skip
-        self.nodes = [RedisNode(folder / f"node{number}", *common) for number in range(nodes)]
+        self.nodes = []
+        for number in range(nodes):
+            port = free_port()
+            behind = ("--cluster-announce-port", str(gates[number])) if gates else ()
+            self.nodes.append(RedisNode(folder / f"node{number}", *common, *behind, port=port))
+        self._ports = list(gates) or [node.port for node in self.nodes]
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     def start(self) -> None:
         for node in self.nodes:
