@@ -17,7 +17,7 @@ ENVIRONMENT_PREFIX = "PIONKV_"
 DURABILITIES = ("none", "everysec", "always")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")
-TIER_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+TIER_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "s3", "file")
 
 _UNITS = {"": 1, "k": 1000, "kb": 1 << 10, "m": 1000**2, "mb": 1 << 20, "g": 1000**3, "gb": 1 << 30}
 _UNITS |= {
@@ -217,7 +217,7 @@ class Settings:
     )
     tier: str | None = _setting(
         None,
-        "address of a tier that several servers share: redis://, rediss://, with +cluster, see docs/tier.md",
+        "address of a tier that several servers share: redis://, rediss://, with +cluster, s3://, file://",
         _tier_address,
         secret=True,
     )

@@ -247,6 +247,9 @@ def truncate(engine: Engine, namespace: bytes, tokens: int) -> int:
             drop_states(writer, record)
             prompts.cut_blocks(writer, record, tokens)
             refresh(writer, record)
+            if not tokens and engine.options.tiered:
+                # Nothing is left that could be written to the tier in place of what it holds.
+                marks.tell(writer, record.unit)
         return record.generation
 
     return engine.catalog.write(change)

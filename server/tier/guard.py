@@ -147,6 +147,9 @@ class Guard:
             except TierError:
                 # It answers; whoever asks next is told what it says.
                 pass
+            except Exception as error:
+                logger().error("tier not probed", exc_info=error)
+                continue
             del self._open[shard]
             logger().info("tier is asked again", shard=shard)
             return

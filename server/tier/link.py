@@ -31,7 +31,7 @@ from .context import Context, Mark
 from .guard import Guard
 from .interface import NO_VERSION, Head, Moved, PieceGone, Tier, TierError
 from .publisher import SETTLE_SECONDS, Publisher
-from .reader import Reader
+from .reader import EXPIRED, Reader
 from .record import BadRecord, decode
 
 REMEMBERED = 65_536
@@ -229,7 +229,10 @@ class TierLink:
                 return "absent"
             self._context.down.answered(self._loop.time() - began)
             try:
-                return await self._reader.take(name, head, prefill_us)
+                reason = await self._reader.take(name, head, prefill_us)
+                if reason == EXPIRED:
+                    await self._forget(name, head)
+                return reason
             except PieceGone:
                 if last:
                     await self._forget(name, head)
@@ -241,7 +244,7 @@ class TierLink:
         return self._guard.deadline * 2
 
     async def _forget(self, name: bytes, head: Head) -> None:
-        """The tier has evicted pieces of it: nobody else shall try."""
+        """Its time is over, or pieces of it are gone: nobody else shall try."""
         pieces = [piece.id for piece in decode(head.record, name).pieces()]
         with suppress(Moved):
             await self._guard.ask(name, lambda: self._tier.forget(name, head.version, pieces))

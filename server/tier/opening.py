@@ -15,6 +15,8 @@ from .guard import Guard
 from .interface import Tier
 from .link import TierLink
 
+OBJECTS = ("s3://", "file://")
+
 
 def open_tier(
     settings: Settings, store: Store, place: Place, counts: Counter[str], threads: Executor
@@ -52,9 +54,15 @@ def open_tier(
 
 
 def make_tier(settings: Settings, deadline: float) -> Tier:
-    """The engine for an address."""
+    """The engine for an address. Raises `OSError` when it lacks something here."""
     assert settings.tier is not None
     # A client is loaded only where it is used.
+    if settings.tier.startswith(OBJECTS):
+        try:
+            from .objects import ObjectTier
+        except ImportError as error:
+            raise OSError("a tier of objects needs obstore: pip install 'pionkv[s3]'") from error
+        return ObjectTier(settings.tier, settings.tier_prefix, deadline)
     from .redis_tier import RedisTier
 
     return RedisTier(settings.tier, settings.tier_prefix, deadline)

@@ -154,6 +154,8 @@ class Publisher:
             self._busy.add(name)
             try:
                 await self._attempt(name)
+            except Exception as error:
+                logger().error("prefix not written to the tier", exc_info=error)
             finally:
                 self._busy.discard(name)
                 if not self.is_pending(name):

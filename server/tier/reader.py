@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,6 +31,7 @@ from .record import BadRecord, Piece, Record, decode, runs_of
 
 ESTIMATE_US_PER_TOKEN = 555
 """Time to compute a token whose prefill nobody measured, as the receipt and eviction assume."""
+EXPIRED = "expired"
 STEP_BYTES = 1 << 20
 """Bytes laid into pages before others have their turn."""
 MILLION = 1_000_000
@@ -90,6 +92,8 @@ class Reader:
             TierError: It could not be read; what was here is as it was.
         """
         record = decode(head.record, name)
+        if 0 < record.expires <= time.time() * 1000:
+            return EXPIRED
         image = self._context.store.image(name)
         mark = None if image is None else Mark.of(image.mark)
         if image is not None and mark is not None and mark.content == record.content:

@@ -251,6 +251,9 @@ class RedisTier(Tier):
             if "OOM" in str(error):
                 raise TierFull(str(error)) from error
             raise TierError(f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            # The client's own: it uses connections that were closed under it.
+            raise TierAway(f"{type(error).__name__}: {error}") from error
 
     async def _connected(self) -> Any:
         if self._client is None:
@@ -311,7 +314,8 @@ class RedisTier(Tier):
             return self.address
         try:
             node = self._client.get_node_from_key(key)  # type: ignore[arg-type]
-        except failures.RedisClusterException:
+        except Exception:
+            # While it learns the slots anew it raises all sorts.
             return self.address
         return self.address if node is None else str(node.name)
 

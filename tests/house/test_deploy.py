@@ -46,6 +46,39 @@ def test_the_image_listens_where_the_others_look() -> None:
     assert load({name: text for name, text in given.items() if text}, {}).workers == 4
 
 
+def test_the_servers_of_a_tier_name_its_shards() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose-tier.yaml").read_text(encoding="utf-8"))
+    services = compose["services"]
+    shards = [name for name in services if name.startswith("shard-")]
+    assert len(shards) == 3
+    servers = [service for service in services.values() if "build" in service]
+    assert len(servers) == 2 and len({service["ports"][0] for service in servers}) == 2
+    for service in servers:
+        given = {name.removeprefix("PIONKV_").lower(): text for name, text in service["environment"].items()}
+        address = load({"tier": given["tier"]}, {}).tier
+        assert address is not None and all(f"{shard}:6379" in address for shard in shards)
+        assert "cluster" in service["depends_on"]
+    for shard in shards:
+        assert "--cluster-enabled yes" in services[shard]["command"]
+
+
+def test_the_shards_of_kubernetes_are_those_that_make_the_cluster() -> None:
+    text = (DEPLOY / "kubernetes/pionkv-tier.yaml").read_text(encoding="utf-8")
+    service, shards, job = yaml.safe_load_all(text)
+    assert [each["kind"] for each in (service, shards, job)] == ["Service", "StatefulSet", "Job"]
+    assert service["metadata"]["name"] == shards["spec"]["serviceName"] and shards["spec"]["replicas"] == 3
+    script = job["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    assert "for number in 0 1 2" in script and "valkey-$number.valkey" in script
+    address = re.search(r"tier=(\S+)", text)[1]
+    assert load({"tier": address}, {}).tier == address
+    for pod in (shards["spec"]["template"]["spec"], job["spec"]["template"]["spec"]):
+        assert pod["securityContext"]["runAsNonRoot"]
+        for container in pod["containers"]:
+            assert (
+                container["securityContext"]["readOnlyRootFilesystem"] and "limits" in container["resources"]
+            )
+
+
 def test_commands_have_the_flags_they_use() -> None:
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
