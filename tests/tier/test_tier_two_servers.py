@@ -110,6 +110,22 @@ def test_a_drop_on_one_is_a_drop_on_the_other(pair, cluster) -> None:
     assert one.lookup("n") == "HIT" and whole(one, "n", 8) == expected((2, 0, 8))
 
 
+def test_rows_that_were_all_cut_do_not_come_back(pair) -> None:
+    one, other = pair
+    published(one, "n", 1, 8)
+    one.command("KV.PREFIX.TRUNCATE", "n", 0)
+    assert one.lookup("n") == "MISS"
+    published(one, "n", 2, 5)
+    assert other.lookup("n") == "HIT" and whole(other, "n", 5) == expected((2, 0, 5))
+
+
+def test_a_prefix_that_is_registered_here_and_empty_is_brought(pair) -> None:
+    one, other = pair
+    published(one, "n", 1, 8)
+    assert other.command("KV.PREFIX.REGISTER", "n", 32, "fp16") == "OK"
+    assert other.lookup("n") == "HIT" and whole(other, "n", 8) == expected((1, 0, 8))
+
+
 def test_a_drop_reaches_what_is_in_the_tier_alone(pair, cluster) -> None:
     one, other = pair
     published(one, "n", 1, 8)
