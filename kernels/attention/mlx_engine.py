@@ -30,6 +30,7 @@ from .mlx_rows import (
     load_quantized,
     packs_like_mlx,
     quantized_bytes,
+    quantized_products_work,
 )
 from .online import Part, Running
 from .packed import PackedLayer, PackedSide
@@ -48,14 +49,14 @@ class MlxEngine:
     """Computes attention with mlx's default device. Every call belongs to the thread that made it.
 
     Args:
-        quantized: Whether rows in mlx's own packing stay packed; by default on a GPU, where memory traffic is
-            what costs. On a CPU mlx's quantised products are slower than those of decoded rows.
+        quantized: Whether rows in mlx's own packing stay packed; by default on a GPU whose quantised products
+            work, as memory traffic is what costs there. On a CPU they are slower than those of decoded rows.
     """
 
     def __init__(self, *, quantized: bool | None = None) -> None:
         gpu = mx.default_device() == mx.Device(mx.gpu)
         self.device = "cpu" if not gpu else "metal" if mx.metal.is_available() else "cuda"
-        self._quantized = gpu if quantized is None else quantized
+        self._quantized = gpu and quantized_products_work() if quantized is None else quantized
         mx.set_cache_limit(CACHE_BYTES)
 
     def resident_bytes(self, layer: PackedLayer) -> int:

@@ -249,6 +249,28 @@ def quantized_bytes(side: PackedSide, rows: int) -> int:
     return rows * (parts.codes + 2 * parts.scales)
 
 
+def quantized_products_work() -> bool:
+    """Whether quantised products on this device are those of the decoded rows, in every packing used."""
+    rng = np.random.default_rng(0)
+    x, rows = (mx.array(rng.standard_normal(shape), mx.float32) for shape in ((2, 3, 64), (2, 96, 64)))
+    try:
+        return all(_products_agree(x, rows, group, bits) for group in (32, 64) for bits in (4, 8))
+    except (RuntimeError, ValueError):
+        return False
+
+
+def _products_agree(x: mx.array, rows: mx.array, group: int, bits: int) -> bool:
+    side = QuantizedSide(*mx.quantize(rows, group_size=group, bits=bits), group, bits)
+    count = rows.shape[1]
+    plain = DenseSide(side.dense(0, count))
+    scores = plain.scores(x, 0, count)
+    pairs = (
+        (side.scores(x, 0, count), scores),
+        (side.mix(scores, 0, count), plain.mix(scores, 0, count)),
+    )
+    return all(mx.allclose(*pair, rtol=1e-3, atol=1e-1).item() for pair in pairs)
+
+
 def check(rows: MlxRows, q: NDArray[np.float32]) -> None:
     """Raises `AttentionError` for queries of another head dim."""
     if q.ndim != 3 or q.shape[2] != rows.head_dim or not q.shape[1]:

@@ -17,6 +17,8 @@ COMPARISONS = {
     "workers": "One worker and two",
     "client": "Time to the first token",
     "conversation": "What a long conversation writes",
+    "attend": "Attention at the server, or rows fetched for it",
+    "attend_gpu": "The same on a GPU",
     "storage": "What storage costs besides the bytes",
     "parser": "Parsing requests and replies",
     "kernels_cpu": "Packing and unpacking on the CPU",

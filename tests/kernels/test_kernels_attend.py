@@ -19,6 +19,7 @@ from pionkv.kernels.attention import (
     Suffix,
     contiguous_map,
     load_engine,
+    mlx_rows,
     oracle,
 )
 from pionkv.kernels.attention.mlx_engine import MlxEngine
@@ -303,3 +304,15 @@ def test_sides_must_have_the_same_heads() -> None:
 def test_the_longer_side_is_cut() -> None:
     sides = [packed(LayerSpec("fp16", 64), normal(seed, 1, rows, 64)) for seed, rows in ((1, 9), (2, 5))]
     assert PackedLayer.of(sides[0], sides[1], 64).rows == 5
+
+
+def test_quantised_products_are_tried_before_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mlx_rows.quantized_products_work()
+
+    def missing(*_: object, **__: object) -> None:
+        raise RuntimeError("quantized_matmul: not implemented on this device")
+
+    monkeypatch.setattr(mlx_rows.mx, "quantized_matmul", missing)
+    assert not mlx_rows.quantized_products_work()
+    monkeypatch.setattr(mlx_rows.mx, "quantized_matmul", lambda x, w, *_, **__: x @ x.swapaxes(-1, -2))
+    assert not mlx_rows.quantized_products_work()
