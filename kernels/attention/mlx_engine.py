@@ -1,6 +1,6 @@
 """The attention engine on mlx: Metal on Apple machines, CUDA on NVIDIA's, else the CPU.
 
-`mx.fast.scaled_dot_product_attention` where it fits: decoded rows, no log-sum-exp wanted, nothing to merge.
+`mx.fast.scaled_dot_product_attention` on a GPU where it fits: decoded rows, no log-sum-exp, nothing to merge.
 Otherwise an online softmax over pieces of the rows, in float32 whatever the rows are kept in: memory stays
 bounded and the log-sum-exp exact.
 """
@@ -51,12 +51,15 @@ class MlxEngine:
     Args:
         quantized: Whether rows in mlx's own packing stay packed; by default on a GPU whose quantised products
             work, as memory traffic is what costs there. On a CPU they are slower than those of decoded rows.
+        fused: Whether mlx's own attention is used where it fits; by default on a GPU. On a CPU it reads
+            shared heads once for each query head, which the passes here do not.
     """
 
-    def __init__(self, *, quantized: bool | None = None) -> None:
+    def __init__(self, *, quantized: bool | None = None, fused: bool | None = None) -> None:
         gpu = mx.default_device() == mx.Device(mx.gpu)
         self.device = "cpu" if not gpu else "metal" if mx.metal.is_available() else "cuda"
         self._quantized = gpu and quantized_products_work() if quantized is None else quantized
+        self._fused = gpu if fused is None else fused
         mx.set_cache_limit(CACHE_BYTES)
 
     def resident_bytes(self, layer: PackedLayer) -> int:
@@ -81,7 +84,7 @@ class MlxEngine:
             check(held, query.q)
         first = held.rows - window if 0 < window < held.rows else 0
         q = mx.array(np.concatenate([query.q for query in queries], axis=1))
-        if all(query.suffix is None and not query.lse for query in queries):
+        if self._fused and all(query.suffix is None and not query.lse for query in queries):
             fast = _fast(held, q, grouping, first)
             if fast is not None:
                 return _split(queries, fast)

@@ -32,11 +32,16 @@ LSE_ERROR = 1e-3
 Floats = NDArray[np.float32]
 
 
-@pytest.fixture(scope="module")
-def engine() -> Engine:
+@pytest.fixture(scope="module", params=[False, True])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """The engine with and without mlx's own attention."""
+    return MlxEngine(fused=request.param)
+
+
+def test_this_machine_has_an_engine() -> None:
     found = load_engine()
     assert found is not None
-    return found
+    assert found.device in ("cpu", "metal", "cuda")
 
 
 def normal(seed: int, *shape: int) -> Floats:
