@@ -115,7 +115,14 @@ class Shown:
     as_json: bool
     console: Console
 
-    def table(self, rows: list[dict[str, Any]], columns: tuple[str, ...], *, empty: str = "") -> None:
+    def table(
+        self,
+        rows: list[dict[str, Any]],
+        columns: tuple[str, ...],
+        *,
+        title: str | None = None,
+        empty: str = "",
+    ) -> None:
         """Rows of the same fields; `empty` is said where there are none and no JSON is asked."""
         if self.as_json:
             typer.echo(json.dumps(rows))
@@ -123,7 +130,7 @@ class Shown:
         if not rows and empty:
             self.console.print(empty, markup=False)
             return
-        table = Table()
+        table = Table(title=title, title_justify="left")
         for column in columns:
             numbers = any(_is_number(row.get(column)) for row in rows)
             table.add_column(column, justify="right" if numbers else "left", overflow="fold")

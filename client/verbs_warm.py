@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,16 +11,14 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from .command_line import AsJson, Shown, connected, connects, end
+from .command_line import AsJson, Shown, connected, connects
 from .endpoint import Endpoint
+from .models import load_model
 
 if TYPE_CHECKING:
     from .prompt_cache import PionPromptCache
 
 COLUMNS = ("prompt", "tokens", "restored", "prefilled", "stored", "problem")
-
-Tokens = Callable[[Any], list[int]]
-"""The token ids of a prompt."""
 
 
 @connects
@@ -43,11 +41,14 @@ def warm(
     options: dict[str, Any] = {
         **vars(endpoint), "kv_bits": kv_bits, "publish_after": 1, "background": False
     }  # fmt: skip
-    cache, tokens = _load(model, options)
+    loaded = load_model(model)
+    from .prompt_cache import PionPromptCache
+
+    cache = PionPromptCache(loaded.model, tokenizer=loaded.tokenizer, **options)
     rows = []
     with cache, Progress(console=Console(stderr=True), transient=True) as progress:
         for index, prompt in enumerate(progress.track(asked, description="warming")):
-            rows.append({"prompt": index, **_warmed(cache, tokens(prompt))})
+            rows.append({"prompt": index, **_warmed(cache, loaded.encode(prompt))})
     Shown(as_json, Console()).table(rows, COLUMNS)
     if not all(row["stored"] for row in rows):
         raise typer.Exit(1)
@@ -71,48 +72,6 @@ def _warmed(cache: PionPromptCache, ids: list[int]) -> dict[str, Any]:
         "stored": stored,
         "problem": problem,
     }
-
-
-def _load(model: str | None, options: dict[str, Any]) -> tuple[PionPromptCache, Tokens]:
-    """A cache for the model, and what makes token ids of prompts for it."""
-    from pionkv.kernels.blas import preload_blas
-
-    # Before mlx is imported: it has to find the BLAS that was loaded first.
-    preload_blas()
-    try:
-        return _demo_model(options) if model is None else _mlx_model(model, options)
-    except ModuleNotFoundError as error:
-        reason = f"{error}; install pionkv[mlx]"
-    except Exception as error:
-        # What a file that is no model makes its readers raise, they do not say.
-        reason = f"the model cannot be loaded: {error}"
-    end(reason)
-
-
-def _mlx_model(model: str, options: dict[str, Any]) -> tuple[PionPromptCache, Tokens]:
-    from mlx_lm import load
-
-    from .prompt_store import PromptStore
-
-    loaded, tokenizer, *_ = load(model)
-    store = PromptStore(loaded, tokenizer, **options)
-    return store.cache, store.tokens
-
-
-def _demo_model(options: dict[str, Any]) -> tuple[PionPromptCache, Tokens]:
-    from .demo import smollm
-    from .prompt_cache import PionPromptCache
-
-    loaded = smollm.load()
-
-    def tokens(prompt: Any) -> list[int]:
-        if isinstance(prompt, str):
-            return loaded.tokenizer.encode(prompt)
-        if isinstance(prompt[0], Mapping):
-            return loaded.tokenizer.chat(prompt)
-        return list(prompt)
-
-    return PionPromptCache(loaded.model, tokenizer=loaded.tokenizer, **options), tokens
 
 
 def _read(path: Path) -> list[Any]:

@@ -13,7 +13,6 @@ import argparse
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pionkv.kernels.blas import preload_blas
@@ -21,31 +20,20 @@ from pionkv.kernels.blas import preload_blas
 BLAS = preload_blas()
 
 import mlx.core as mx  # noqa: E402
-import numpy as np  # noqa: E402
 from harness import Row, Spread, write_results  # noqa: E402
 from pionkv.client import PionPromptCache  # noqa: E402
 from pionkv.client.demo import conversation, smollm  # noqa: E402
 from pionkv.client.demo.greedy import Answer, answer  # noqa: E402
 from pionkv.client.demo.processes import run_worker, running_server  # noqa: E402
-from pionkv.client.demo.report import first_difference  # noqa: E402
 from pionkv.client.demo.worker import Job  # noqa: E402
 from pionkv.client.prefill import default_chunk, prefill  # noqa: E402
+from pionkv.client.validate import Agreement  # noqa: E402
 
 FORMATS = ("fp32", "fp16", "mlx4g32")
 SAME_TOKENS = ("fp32", "fp16")
 SAME_BITS = ("fp32",)
 
 Ask = Callable[[list[Any], str], Answer]
-
-
-@dataclass
-class Compared:
-    """One format against the un-cached run, question by question."""
-
-    identical: list[bool]
-    equal_bits: list[bool]
-    largest_difference: float
-    restore_ms: list[float]
 
 
 def main() -> None:
@@ -70,7 +58,7 @@ def main() -> None:
         rows = [
             row
             for vquant in FORMATS
-            for row in _rows(vquant, _compare(loaded.model, prefix, port, vquant, asked, ask, reference))
+            for row in _rows(vquant, *_compare(loaded.model, prefix, port, vquant, asked, ask, reference))
         ]
     write_results(
         "validate",
@@ -98,30 +86,26 @@ def _compare(
     asked: tuple[str, ...],
     ask: Ask,
     reference: list[Answer],
-) -> Compared:
+) -> tuple[Agreement, list[float]]:
     published = run_worker(Job(port, vquant, vquant, asked[:1], 1), lambda event: None)
     assert not published.restored and published.problem is None
     cache = PionPromptCache(model, vquant, port=port, background=False)
-    found = Compared([], [], 0.0, [])
+    found, restore_ms = Agreement(), []
     for question, expected in zip(asked, reference, strict=True):
         begin = time.perf_counter()
         caches = cache.get_or_prefill(prefix, vquant)
         mx.eval([each.state for each in caches])
-        found.restore_ms.append((time.perf_counter() - begin) * 1000)
+        restore_ms.append((time.perf_counter() - begin) * 1000)
         restored = ask(caches, question)
-        found.identical.append(first_difference(restored.tokens, expected.tokens) is None)
-        found.equal_bits.append(_same_bits(restored.logprobs, expected.logprobs))
-        if found.identical[-1]:
-            difference = max(map(_largest_difference, restored.logprobs, expected.logprobs))
-            found.largest_difference = max(found.largest_difference, difference)
+        found.add(restored, expected)
         print(
             f"{vquant}: {len(found.identical)} of {len(asked)}, {sum(found.identical)} identical", flush=True
         )
     assert cache.stats()["hits"] == len(asked)
-    return found
+    return found, restore_ms
 
 
-def _rows(vquant: str, found: Compared) -> list[Row]:
+def _rows(vquant: str, found: Agreement, restore_ms: list[float]) -> list[Row]:
     questions = len(found.identical)
     identical, equal = sum(found.identical), sum(found.equal_bits)
     tokens_target = questions if vquant in SAME_TOKENS else None
@@ -143,24 +127,12 @@ def _rows(vquant: str, found: Compared) -> list[Row]:
             holds=None if bits_target is None else equal == questions,
             extra={"largest_logprob_difference": found.largest_difference},
         ),
-        Row(f"{vquant}: restoring the prefix", "ms", Spread.of(found.restore_ms)),
+        Row(f"{vquant}: restoring the prefix", "ms", Spread.of(restore_ms)),
     ]
 
 
 def _one(value: float) -> Spread:
     return Spread(value, value, value)
-
-
-def _bits(array: mx.array) -> np.ndarray[Any, Any]:
-    return np.array(array.astype(mx.float32)).view(np.uint32)
-
-
-def _same_bits(one: list[mx.array], other: list[mx.array]) -> bool:
-    return len(one) == len(other) and all(map(np.array_equal, map(_bits, one), map(_bits, other)))
-
-
-def _largest_difference(one: mx.array, other: mx.array) -> float:
-    return float(mx.abs(one - other).max())
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import time
@@ -20,25 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pionkv.client.measured import Spread, machine, short
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median, minimum and maximum of one arm over its rounds."""
-
-    median: float
-    min: float
-    max: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> Spread:
-        return cls(_short(statistics.median(values)), _short(min(values)), _short(max(values)))
-
-    def inverted(self, work: float) -> Spread:
-        """The rate that times stand for: `work` units each."""
-        return Spread(_short(work / self.median), _short(work / self.max), _short(work / self.min))
 
 
 @dataclass(frozen=True)
@@ -86,7 +69,7 @@ def rate_row(
     if peer is None:
         return Row(work, unit, mine, target=target, extra=extra)
     theirs = Spread.of(peer[1]).inverted(amount)
-    ratio = _short(mine.median / theirs.median)
+    ratio = short(mine.median / theirs.median)
     holds = None if target is None else ratio >= target
     return Row(work, unit, mine, Peer.of(peer[0], theirs), ratio, target, holds, extra)
 
@@ -106,18 +89,6 @@ def interleaved(
             arm()
             seconds[name].append(time.perf_counter() - begin)
     return seconds
-
-
-def machine() -> dict[str, Any]:
-    """The machine in words that mean something elsewhere, and how busy it was."""
-    return {
-        "system": platform.system(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory_gib": _memory_gib(),
-        "python": platform.python_version(),
-        "load_before": [round(x, 2) for x in os.getloadavg()],
-    }
 
 
 def write_results(name: str, rows: list[Row], *, directory: Path = RESULTS, **more: Any) -> Path:
@@ -148,10 +119,6 @@ def as_markdown(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
 def _relative(argument: str) -> str:
     try:
         return str(Path(argument).resolve().relative_to(ROOT))
@@ -168,17 +135,3 @@ def commit() -> str:
     except OSError:
         return "unknown"
     return done.stdout.strip() or "unknown"
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _memory_gib() -> float:
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
