@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from .plan import Attached
+if TYPE_CHECKING:
+    from .plan import Attached
 
 GPU_CHUNK = 2048
 CPU_CHUNK = 256

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ PEER = "pion-vllm-mlx 0.1.6"
 SHORT = {"questions": 2, "tokens": 8, "short": True}
 LONG = {"questions": 20, "tokens": 50, "short": False}
 SECONDS = 1800
-TINY = "llama-float16"
+TINY, TINY_EXACT = "llama-float16", "llama-float32"
+WAYS = {"binary": "binary lane", "resp": "RESP", "merge": "merged by the client"}
 
 
 def checks(server: ServerProcess, *, long: bool) -> Iterator[Check]:
@@ -42,6 +44,15 @@ def checks(server: ServerProcess, *, long: bool) -> Iterator[Check]:
         yield Check(PEER, f"HybridRetrievalCache, {model}", partial(retrieval, server, model))
     yield Check(PEER, "SmolLM2 float16", partial(prompt_cache, server, "smollm-float16", "batch", long=long))
     yield Check(PEER, "SmolLM2 float32", partial(prompt_cache, server, "smollm-float32", "batch", long=long))
+    for model, lane in (
+        *((TINY_EXACT, lane) for lane in ("binary", "resp", "merge")),
+        *(("smollm-float32", lane) for lane in ("binary", "resp")),
+    ):
+        yield Check(
+            PEER,
+            f"stage2, {model}, {WAYS[lane]}",
+            partial(attention, model, lane, long=long and lane == "binary"),
+        )
     yield Check(PEER, "serve: one chat, a restart, the same chat", partial(serve, server))
 
 
@@ -122,6 +133,44 @@ def retrieval(server: ServerProcess, model: str) -> str:
     return "same tokens from another process"
 
 
+def attention(model: str, lane: str, *, long: bool) -> str:
+    """A prefix stored in one process, attended to in the server by another after a crash of the server."""
+    wishes = (LONG if long else SHORT) | {"lane": lane}
+    with tempfile.TemporaryDirectory() as folder:
+        server = with_lane(Path(folder) / "data")
+        try:
+            filled = _attention(server, model, wishes, "fill")
+            same("misses", filled["misses"], 1)
+            server.restart(crash=True)
+            read = _attention(server, model, wishes, "answer")
+        finally:
+            server.close()
+    same("lookup, hits of the first stage", (read["found"], read["hits"]), (True, wishes["questions"]))
+    same("tokens of both stages", read["second"], read["first"])
+    holds(
+        f"{read['queries']} queries",
+        read["queries"] >= read["layers"] * wishes["questions"] * wishes["tokens"],
+    )
+    same("the binary lane was used to the end", read["binary"], lane == "binary")
+    return (
+        f"{len(read['second'])} answers of {wishes['tokens']} tokens as in stage 1, {read['queries']} queries"
+    )
+
+
+def with_lane(data: Path) -> ServerProcess:
+    """A server whose binary lane is where this client looks for it: at the port and 1."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 1))
+                break
+    server = ServerProcess(data, "--binary-port", str(port + 1))
+    server.start(port)
+    return server
+
+
 def serve(server: ServerProcess) -> str:
     """Its HTTP server answers a chat, dies, is started again and answers the same from the store."""
     folder = peers.FOLDER / "model"
@@ -146,6 +195,13 @@ def _prompt_cache(server: ServerProcess, model: str, wishes: dict[str, Any], wha
     printed = peers.run_driver(
         peers.stock_python(), "stock_prompt_cache", *arguments, path=path, timeout=SECONDS
     )
+    result: dict[str, Any] = json.loads(printed)
+    return result
+
+
+def _attention(server: ServerProcess, model: str, wishes: dict[str, Any], what: str) -> dict[str, Any]:
+    arguments = (str(server.port), model, what, json.dumps(wishes))
+    printed = peers.run_driver(peers.stock_python(), "stock_attention", *arguments, timeout=SECONDS)
     result: dict[str, Any] = json.loads(printed)
     return result
 

@@ -7,15 +7,16 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def by_path(name: str, path: Path, **more: Any) -> Any:
+def by_path(name: str, path: Path) -> Any:
     """A module of ours, imported by its path: this environment has no pionkv."""
-    spec = importlib.util.spec_from_file_location(name, path, **more)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -24,11 +25,11 @@ def by_path(name: str, path: Path, **more: Any) -> Any:
 
 
 def demo(module: str) -> Any:
-    """A module of the demonstration."""
-    if "demo" not in sys.modules:
-        folder = ROOT / "client" / "demo"
-        by_path("demo", folder / "__init__.py", submodule_search_locations=[str(folder)])
-    return importlib.import_module(f"demo.{module}")
+    """A module of the demonstration, in a package whose own beginning, which needs pionkv, is not run."""
+    package = types.ModuleType("our_client")
+    package.__path__ = [str(ROOT / "client")]
+    sys.modules.setdefault(package.__name__, package)
+    return importlib.import_module(f"our_client.demo.{module}")
 
 
 by_path("blas", ROOT / "kernels" / "blas.py").preload_blas()
