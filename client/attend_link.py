@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -44,6 +45,7 @@ class AttendLink:
         self._clock = link.clock
         self._link = link.twin(link.endpoint, link.breaker)
         self._frames: Link | None = None
+        self._lock = threading.Lock()
         self._looked = link.endpoint.unix_socket_path is not None
 
     @property
@@ -101,11 +103,13 @@ class AttendLink:
         except ServerRefused as error:
             if error.code != "COLDMISS":
                 raise
-            self.warmed += 1
+            with self._lock:
+                self.warmed += 1
             self.call(warm)
             answer = self._query(command, nbytes, frame)
-        self.calls += 1
-        self.milliseconds += (self._clock() - begin) * 1000
+        with self._lock:
+            self.calls += 1
+            self.milliseconds += (self._clock() - begin) * 1000
         return answer
 
     def _query(
@@ -145,14 +149,23 @@ class AttendLink:
 
         A password goes to no port that the server has not named.
         """
-        if not self._looked:
-            try:
-                lines = requests.read_lines(self.call(("INFO", "server")))
-            except ServerRefused:
-                lines = {}
-            self._looked = True
-            port = int(lines.get("binary_port", -1))
-            if port > 0:
-                breaker = Breaker(clock=self._clock)
-                self._frames = self._link.twin(replace(self._endpoint, port=port), breaker, FrameLane)
-        return self._frames
+        with self._lock:
+            if not self._looked:
+                port = self._named_port()
+                self._looked = True
+                if port:
+                    endpoint, breaker = replace(self._endpoint, port=port), Breaker(clock=self._clock)
+                    self._frames = self._link.twin(endpoint, breaker, FrameLane)
+            return self._frames
+
+    def _named_port(self) -> int:
+        """The lane's port; 0 when there is none that is secured as this client's connections are."""
+        try:
+            lines = requests.read_lines(self.call(("INFO", "server")))
+        except ServerRefused:
+            return 0
+        port = lines.get("binary_port", "")
+        # Such a server has no other port than the one with TLS; the lane has it, too.
+        over_tls = lines.get("tls_port") == lines.get("tcp_port")
+        fits = over_tls == (self._endpoint.tls is not None)
+        return int(port) if fits and port.isdecimal() else 0

@@ -236,3 +236,20 @@ def test_the_unix_socket_needs_no_lane(start_server: Start, tmp_path: Any) -> No
         assert not client.attend.framed
     with socket.socket(socket.AF_UNIX) as still_there:
         still_there.connect(str(path))
+
+
+def test_the_lane_is_used_where_it_is_secured_as_the_client_s_connections(
+    start_server: Start, certificates: Any
+) -> None:
+    flags = (*certificates.flags("no"), "--binary-port", "0")
+    secured = start_server(*flags, "--port", "-1")
+    both = start_server(*flags)
+    for port, framed in ((secured.port, True), (both.tls_port, False)):
+        url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificates.root}"
+        with StoreClient(url=url) as client:
+            fill(client, "p")
+            close_to(client.attend_query_fused("p", 0, Q, *SUFFIXES, GQA), fused())
+            assert client.attend.framed == framed
+    with StoreClient(port=both.port) as client:
+        close_to(client.attend_query_fused("p", 0, Q, *SUFFIXES, GQA), fused())
+        assert client.attend.framed

@@ -6,11 +6,13 @@ import random
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attend_peer import Layer, fused, normal
 from frame_wire import AUTH, AUTH_USER, ERROR, FUSED, OK, PING, FrameWire, frame, named
 from pionkv.server.config import Settings
 from pionkv.server.listening import ListenError, Listeners
@@ -133,6 +135,34 @@ def test_every_worker_accepts(start_server: Start, wire_class: Any) -> None:
     assert int(info(owner, "stats")["total_commands_processed"]) >= len(lanes)
     for lane in lanes:
         lane.close()
+
+
+def test_large_frames_both_ways_say_what_the_command_says(start_server: Start, wire_class: Any) -> None:
+    heads, kv_heads, dim, queries, rows = 8, 2, 64, 700, 900
+    server = start_server(*ANY)
+    owner = owner_of(server, wire_class)
+    Layer(1, kv_heads, 40, dim).store_prefix(owner, "p")
+    q, *suffix = (
+        normal(2, heads, queries, dim),
+        normal(3, kv_heads, rows, dim),
+        normal(4, kv_heads, rows, dim),
+    )
+    head_map = bytes(head // 4 for head in range(heads))
+    shape = struct.pack("<HHHHII", 0, heads, dim, kv_heads, queries, rows)
+    body = named(b"p", shape + q.tobytes() + b"".join(each.tobytes() for each in suffix) + head_map)
+    expected = fused(owner, "p", q, suffix, head_map)
+    lane = FrameWire(server.binary_port)
+    sender = threading.Thread(target=lane.socket.sendall, args=(frame(FUSED, body) * 3 + frame(PING),))
+    sender.start()
+    assert [lane.reply() for _ in range(4)] == [(OK, bytes(expected))] * 3 + [(OK, b"")]
+    sender.join()
+    assert len(expected) > 1 << 20
+    gone = FrameWire(server.binary_port)
+    gone.socket.sendall(frame(FUSED, body)[:-1])
+    gone.close()
+    absent = named(b"absent", body[3:])
+    status, text = lane.ask(FUSED, absent)
+    assert status == ERROR and text.startswith(b"ERR ATTEND.PREFIX.QUERY_FUSED failed (session not found")
 
 
 def test_a_taken_port_is_an_error_that_names_it(tmp_path: Path) -> None:
