@@ -24,7 +24,7 @@ from .link import Link, Work
 from .pace import Pace
 from .publisher import Publisher
 from .requests import Found, tokens_of
-from .reuse import Declined, Other, explanation, find, name_of, others, restore_longest
+from .reuse import Declined, Other, explanation, find, names_of, others, restore_longest
 from .route import LaneName, Route
 from .stats import Stats, attempt, reason
 from .tls import Tls
@@ -255,8 +255,8 @@ class PionPromptCache(AttendQueries):
 
         self._publisher.wait_for(ids)
         restored, miss = self._named(shape, ids, namespace)
-        turn = self._turn(namespace)
-        if isinstance(miss, Absent) and turn.wait():
+        turn = self._turn([(namespace, len(ids))], self._wait_until())
+        while isinstance(miss, Absent) and not turn.hit and turn.wait():
             restored, miss = self._named(shape, ids, namespace)
         if restored is not None:
             return restored
@@ -296,12 +296,12 @@ class PionPromptCache(AttendQueries):
         model = self.model_digest
         self._publisher.wait_for(ids)
         parent, caches, miss = self._longest(shape, ids)
-        turn = self._turn(name_of(model, ids))
-        new = len(ids) - tokens_of(parent)
-        answered = miss is None or isinstance(miss, NotStored)
-        answered = answered and not isinstance(miss, Declined)
-        if new >= self._publish_after and answered and turn.wait():
+        until = self._wait_until()
+        turn = self._turn(names_of(model, ids, tokens_of(parent)), until)
+        while self._is_wanted(ids, parent, miss) and not turn.hit and turn.wait():
             parent, caches, miss = self._longest(shape, ids)
+            if not turn.hit:
+                turn = self._turn(names_of(model, ids, tokens_of(parent)), until)
         known = tokens_of(parent)
         done = 0 if caches is None else known
         self._stats.add(tokens_restored=done)
@@ -332,10 +332,17 @@ class PionPromptCache(AttendQueries):
             return miss.found, None, miss
         return (None, None, miss) if restored is None else (*restored, None)
 
-    def _turn(self, namespace: str) -> Turn:
+    def _is_wanted(self, ids: list[int], parent: Found | None, miss: Exception | None) -> bool:
+        """Whether what is missing would be restored if somebody published it, and is enough to be."""
+        answered = miss is None or (isinstance(miss, NotStored) and not isinstance(miss, Declined))
+        return answered and len(ids) - tokens_of(parent) >= self._publish_after
+
+    def _wait_until(self) -> float:
         # A prefix that is not going to be published makes nobody wait for it.
-        longest = self._wait if self._publisher.admission.threshold == 1 else 0.0
-        return Turn(self._try, namespace, longest, self._silence, self._clock)
+        return self._clock() + (self._wait if self._publisher.admission.threshold == 1 else 0.0)
+
+    def _turn(self, names: list[tuple[str, int]], until: float) -> Turn:
+        return Turn(self._try, names, self._silence, self._clock, until, self._pace.prefill)
 
     def explain(self, token_ids: Sequence[int]) -> dict[str, Any]:
         """What `get_or_prefill` would find for these tokens, without restoring anything.

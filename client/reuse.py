@@ -21,14 +21,34 @@ from .route import Route
 if TYPE_CHECKING:
     from .shape import Shape
 
+BEGINNING = 256
+"""Tokens that prompts have to have in common for one process to wait for another's."""
+MOST_BEGINNINGS = 64
 MOST_MODELS = 32
 """Other models that are asked about when this one has nothing stored."""
 
 
 def name_of(model: str, ids: Sequence[int]) -> str:
     """The namespace of a prefix that nobody named: it stands for the model and all tokens."""
+    return names_of(model, ids, len(ids))[-1][0]
+
+
+def names_of(model: str, ids: Sequence[int], known: int) -> list[tuple[str, int]]:
+    """Names of beginnings that are longer than `known` tokens, and how many more tokens each has.
+
+    They end where any other process's do that has the same tokens: after multiples of `BEGINNING` tokens,
+    and at the end. The last one is the name of the whole.
+    """
     tokens = np.asarray(ids, "<u4").tobytes()
-    return "tokens:" + hashlib.sha256(model.encode() + b"|" + tokens).hexdigest()[:32]
+    hashed, at = hashlib.sha256(model.encode() + b"|"), 0
+    first = (known // BEGINNING + 1) * BEGINNING
+    ends = range(first, len(ids), BEGINNING)[: MOST_BEGINNINGS - 1]
+    names = []
+    for end in (*ends, len(ids)):
+        hashed.update(tokens[at * 4 : end * 4])
+        at = end
+        names.append(("tokens:" + hashed.hexdigest()[:32], end - known))
+    return names
 
 
 def find(lane: Lane, deadline: Deadline, model: str, ids: Sequence[int], *, whole: bool) -> Found | None:

@@ -22,7 +22,8 @@ sys.path.insert(0, sys.argv[1])
 from pionkv.client import PionPromptCache
 from small_models import build, plain
 port, ids, name = int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
-cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32, background=False)
+chunk = 32 if len(ids) < 1000 else 256
+cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=chunk, background=False)
 cache.model_digest
 def work(done, total):
     # What a large model takes for a chunk.
@@ -41,8 +42,8 @@ print(json.dumps({**cache.stats(), "total": total}), flush=True)
 class Process:
     """A model process that waits to be told to go."""
 
-    def __init__(self, port: int, name: str | None, *flags: str) -> None:
-        arguments = (str(Path(__file__).parent), str(port), json.dumps(IDS), json.dumps(name), *flags)
+    def __init__(self, port: int, name: str | None, *flags: str, ids: list[int] = IDS) -> None:
+        arguments = (str(Path(__file__).parent), str(port), json.dumps(ids), json.dumps(name), *flags)
         self.process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, *arguments],
             stdin=subprocess.PIPE,
@@ -77,8 +78,8 @@ class Process:
 def processes() -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
-    def start(port: int, name: str | None = None, *flags: str) -> Process:
-        started.append(Process(port, name, *flags))
+    def start(port: int, name: str | None = None, *flags: str, **options: Any) -> Process:
+        started.append(Process(port, name, *flags, **options))
         return started[-1]
 
     yield start
@@ -95,6 +96,38 @@ def test_ten_processes_prefill_once(processes: Callable[..., Process], store_por
     assert sorted(result["tokens_prefilled"] for result in results) == [0] * (PROCESSES - 1) + [160]
     assert sum(result["stores"] for result in results) == 1
     assert len({result["total"] for result in results}) == 1
+
+
+def test_ten_prompts_prefill_what_they_share_once(processes: Callable[..., Process], store_port: int) -> None:
+    shared = [int(token) for token in np.random.default_rng(10).integers(0, 300, 1000)]
+    started = [
+        processes(store_port, ids=[*shared, *([290 + number] * (20 + number))]) for number in range(PROCESSES)
+    ]
+    assert [process.line() for process in started] == ["ready"] * PROCESSES
+    for process in started:
+        process.go()
+    results = [process.result() for process in started]
+    alone = [result["tokens_prefilled"] - 1000 for result in results if not result["tokens_restored"]]
+    tails = [20 + number for number in range(PROCESSES)]
+    assert len(alone) == 1
+    assert sorted([*alone, *(r["tokens_prefilled"] for r in results if r["tokens_restored"])]) == tails
+    assert {r["tokens_restored"] for r in results} == {0, 1000}
+
+
+def test_nobody_waits_for_a_beginning_that_is_less_than_half(
+    processes: Callable[..., Process], start_server: Callable[..., Any]
+) -> None:
+    from small_models import build, plain
+
+    port = start_server().port
+    ids = [int(token) for token in np.random.default_rng(11).integers(0, 300, 999)]
+    first = processes(port, None, "stops half-way", ids=ids)
+    first.go()
+    while first.line() != '{"chunk": 64}':
+        pass
+    cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=256, background=False)
+    cache.get_or_prefill([*ids[:300], *ids[301:]])
+    assert cache.stats()["tokens_prefilled"] == 998 and first.process.poll() is None
 
 
 @pytest.mark.parametrize("name", [None, "once"])
