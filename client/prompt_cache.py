@@ -149,15 +149,8 @@ class PionPromptCache(AttendQueries):
         breaker, prefer_unix = Breaker(clock=clock), lane in ("auto", "map")
 
         def link() -> Link:
-            return Link(
-                endpoint,
-                total=deadline,
-                silence=silence,
-                connect=connect_timeout,
-                breaker=breaker,
-                prefer_unix=prefer_unix,
-                clock=clock,
-            )
+            bounds = {"total": deadline, "silence": silence, "connect": connect_timeout}
+            return Link(endpoint, **bounds, breaker=breaker, prefer_unix=prefer_unix, clock=clock)
 
         self._link = link()
         self.attend = AttendLink(self._link)
@@ -359,8 +352,7 @@ class PionPromptCache(AttendQueries):
         model, whole = self.model_digest, shape.whole
 
         def ask(lane: Lane, deadline: Deadline) -> tuple[Found | None, list[Other]]:
-            found = find(lane, deadline, model, ids, whole=whole)
-            return found, others(lane, deadline, model, ids)
+            return find(lane, deadline, model, ids, whole=whole), others(lane, deadline, model, ids)
 
         answered, failure = self._try(ask)
         return explanation(len(ids), model, answered, "" if failure is None else reason(failure))
