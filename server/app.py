@@ -233,10 +233,14 @@ def _port(listeners: Sequence[socket.socket]) -> int:
 
 
 def store_options(settings: Settings, worker: int = 0) -> StoreOptions:
-    """The part of the settings that storage understands."""
+    """The part of the settings that storage understands.
+
+    Under `always` it makes checkpoints as under `everysec`, one before each answer: see `Disk`.
+    """
+    durability = Durability(settings.durability)
     return StoreOptions(
         max_bytes=settings.max_bytes or None,
-        durability=Durability(settings.durability),
+        durability=Durability.EVERYSEC if durability is Durability.ALWAYS else durability,
         worker=worker,
         tiered=settings.tier is not None,
     )

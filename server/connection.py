@@ -24,6 +24,7 @@ from . import eager
 from .admission import admit, check_permission, turned_away
 from .arguments import Argument
 from .clients import Client, ReplyMode, lane_of, read_addresses
+from .disk import Gate
 from .dispatch import Dispatcher, Entry, Slow
 from .errors import describe
 from .keyed import send
@@ -68,6 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatcher = dispatcher
         self._parser = self.parser_type(service.limits, authenticated=False)
         self._out = self.output_type(service.loop, service.metrics)
+        self._gate = Gate(service, self._out, self._go_on, self.abort)
         self._transport: asyncio.Transport | None = None
         self._receivers: dict[int, Receiver] = {}
         """Large arguments of the command that is arriving or running, by position."""
@@ -148,10 +150,15 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The socket has taken everything."""
         self._out.resume()
-        if self._task is None:
+        if not self._waits:
             self._advance()
 
     # What others ask for
+
+    @property
+    def _waits(self) -> bool:
+        """Whether nothing more is to be run now: a slow command is, or replies wait for the disk."""
+        return self._task is not None or self._out.held
 
     def set_authenticated(self, authenticated: bool) -> None:
         """Let the client in, or out; the parser's limits follow."""
@@ -165,18 +172,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def stop_when_idle(self) -> None:
         """Close now, or as soon as the command in flight is answered."""
-        if self._task is None and not self._receivers and not self._out.blocked and not self._calls:
+        if not (self._waits or self._receivers or self._out.blocked or self._calls):
             self.end()
 
     def ready_calls(self) -> Sequence[Call]:
         """The gathered calls, unless they cannot be answered now."""
-        return () if self._task is not None or self._out.blocked else self._calls
+        return () if self._waits or self._out.blocked else self._calls
 
-    def take_answers(self, results: Sequence[Result]) -> None:
-        """The gathered calls have been run, the first of them at least."""
+    def take_answers(self, results: Sequence[Result], before: int) -> None:
+        """The gathered calls have been run, the first of them at least; `before` as for `Gate.close`."""
         self._joined = False
-        self._answer(results)
-        if self._task is None:
+        self._answer(results, before)
+        if not self._waits:
             self._advance()
 
     def end(self) -> None:
@@ -191,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle_since(self) -> float:
         """When it last sent anything; never, while it is served or listens."""
-        busy = self._task is not None or self._out.blocked or self._receivers
+        busy = self._waits or self._out.blocked or self._receivers
         if busy or self.client.listens_to or self.client in self._service.monitors:
             return math.inf
         return self.client.last_active
@@ -260,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._starved_of and not self._feed(self._starved_of):
             return False
         next_event, out, client = self._parser.next_event, self._out, self.client
-        while self._task is None and not out.blocked and not client.closing:
+        while not (self._waits or out.blocked or client.closing):
             event = self._held or next_event()
             self._held = None
             if event is NEED_DATA:
@@ -326,12 +333,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _settle(self) -> bool:
         """Run what was gathered, now; False when a large answer or a peer that does not read delays it."""
-        while self._calls and self._task is None and not self._out.blocked:
-            self._answer(run(self._service.store.keyspace, self._calls))
-        return not self._calls and self._task is None
+        store = self._service.store
+        while self._calls and not self._waits and not self._out.blocked:
+            before = store.commits
+            self._answer(run(store.keyspace, self._calls), before)
+        return not (self._calls or self._waits)
 
-    def _answer(self, results: Sequence[Result]) -> None:
+    def _answer(self, results: Sequence[Result], before: int) -> None:
         """Answer the first of the gathered calls."""
+        self._gate.close(before)
         done, self._calls = self._calls[: len(results)], self._calls[len(results) :]
         for call, result in zip(done, results, strict=True):
             answer, taken = result
@@ -421,6 +431,7 @@ class Connection(asyncio.BufferedProtocol):
         client = self.client
         began = perf_counter_ns()
         at_once = entry is not None and entry.spec.name in AT_ONCE
+        before = self._service.store.commits
         try:
             if refusal is not None:
                 raise refusal
@@ -437,8 +448,9 @@ class Connection(asyncio.BufferedProtocol):
         else:
             if not isinstance(result, bytes):
                 assert entry is not None
-                self._begin(entry, words, result, began)
+                self._begin(entry, words, result, began, before)
                 return
+            self._gate.close(before)
             self._out.write(result)
         if entry is not None:
             self._took(entry, words, perf_counter_ns() - began)
@@ -452,7 +464,14 @@ class Connection(asyncio.BufferedProtocol):
         if taken >= timing.notable_ns:
             timing.note(self.client, entry, words, taken)
 
-    def _begin(self, entry: Entry, words: Sequence[Argument], slow: Slow, began: int) -> None:
+    def _go_on(self) -> None:
+        """Replies wait for the disk no longer."""
+        if self._task is None:
+            self._advance()
+
+    def _begin(
+        self, entry: Entry, words: Sequence[Argument], slow: Slow, began: int, before: int | None = None
+    ) -> None:
         try:
             begun = eager.begin(slow)
         except Exception as error:
@@ -460,16 +479,24 @@ class Connection(asyncio.BufferedProtocol):
         else:
             if not isinstance(begun, eager.Done):
                 self._task = self._service.loop.create_task(begun)
-                self._task.add_done_callback(lambda task: self._task_done(entry, words, began, task))
+                self._task.add_done_callback(lambda task: self._task_done(entry, words, began, before, task))
                 return
+            self._gate.close(self._service.store.commits if before is None else before)
             self._out.write(begun.value or b"")
         self._took(entry, words, perf_counter_ns() - began)
         self._after_command()
 
     def _task_done(
-        self, entry: Entry, words: Sequence[Argument], began: int, task: asyncio.Task[bytes | None]
+        self,
+        entry: Entry,
+        words: Sequence[Argument],
+        began: int,
+        before: int | None,
+        task: asyncio.Task[bytes | None],
     ) -> None:
         self._task = None
+        if before is not None and self._transport is not None:
+            self._gate.close(before)
         self._took(entry, words, perf_counter_ns() - began)
         if task.cancelled():
             self.abort()

@@ -21,6 +21,8 @@ class FrameOutput(Output):
 
     def flush(self) -> None:
         """Spell what was gathered, and hand it to the transport."""
+        if self.held:
+            return
         gathered = [piece for data in self._gathered for piece in self._frames.feed(data)]
         self._gathered = gathered
         self._gathered_bytes = sum(len(piece) for piece in gathered)

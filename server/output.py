@@ -41,6 +41,8 @@ class Output:
     def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics) -> None:
         self.blocked = False
         """The socket does not take more now. Nobody should produce further replies until it does."""
+        self.held = False
+        """Replies are gathered and not sent: what they answer is not on the disk yet."""
         self.muted = False
         """Replies are dropped (CLIENT REPLY)."""
         self.unfinished = False
@@ -108,7 +110,7 @@ class Output:
     def flush(self) -> None:
         """Hand what was gathered to the transport in one vectored write."""
         gathered = self._gathered
-        if not gathered:
+        if not gathered or self.held:
             return
         self._gathered, size, self._gathered_bytes = [], self._gathered_bytes, 0
         if self._transport is None:

@@ -144,8 +144,6 @@ class StoreReceiver(Receiver):
             StorageError: The write cannot be committed any more.
         """
         await self._complete(declared)
-        if self._service.durable:
-            await self._in_thread(self._write.to_disk)
         self._write.commit()
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from .acl.users import Users
 from .attention.desk import Desk
 from .buffers import ChunkPool, SpoolPool
 from .config import Settings, changed
+from .disk import Disk
 from .exporting import Exports
 from .listening import Ports
 from .metrics import LoopLag
@@ -60,11 +61,12 @@ class Service:
         self.loop = loop
         self.clock = clock
         self.request_stop = request_stop
-        self.durable = Durability(settings.durability) is Durability.ALWAYS
-        """What is answered is on the disk: a thread brings it there, not the event loop."""
         self.place = place or Place()
         self.limits = Limits(bulk_bytes=settings.max_bulk_bytes)
         self.threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="pack")
+        always = Durability(settings.durability) is Durability.ALWAYS
+        self.disk = Disk(loop, self.threads, store) if always else None
+        """Brings to the disk what is answered, if that is promised."""
         self.chunks = ChunkPool()
         self.spools = SpoolPool(settings.data_dir)
         self.kernels = KernelLoader()
@@ -91,7 +93,7 @@ class Service:
             on_changed=lambda: self.place.tell(channel.USERS),
         )
         self.refusals = Refusals()
-        self.group = Group(loop, store.keyspace)
+        self.group = Group(loop, store)
         self.notices = Notices(self.channels, store)
         self.monitors = Monitors()
         self.exports = Exports(settings.data_dir / "export", self.place.number)

@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 from pionkv.protocol.errors import CommandError
+from pionkv.storage import Store
 from pionkv.storage.errors import PageCorrupt, PageGone, StorageError
 from pionkv.storage.keyspace.access import KeyReader, KeyWriter
 from pionkv.storage.keyspace.space import Keyspace
@@ -51,8 +52,11 @@ class Member(Protocol):
     def ready_calls(self) -> Sequence[Call]:
         """The calls that can be answered now."""
 
-    def take_answers(self, results: Sequence[Result]) -> None:
-        """Answer the first of the calls, which were run; none or some of them may be left."""
+    def take_answers(self, results: Sequence[Result], before: int) -> None:
+        """Answer the first of the calls, which were run; none or some of them may be left.
+
+        `before` is what `Store.commits` was before.
+        """
 
 
 def run(keyspace: Keyspace, calls: Sequence[Call]) -> list[Result]:
@@ -111,9 +115,9 @@ def _run_within(keys: KeyReader, calls: Sequence[Call]) -> list[Result]:
 class Group:
     """Runs the calls of all connections that have some, once per turn of the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, keyspace: Keyspace) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
         self._loop = loop
-        self._keyspace = keyspace
+        self._store = store
         self._members: list[Member] = []
 
     def add(self, member: Member) -> None:
@@ -136,8 +140,9 @@ class Group:
         self._run_batch(batch, calls)
 
     def _run_batch(self, batch: Sequence[tuple[Member, int]], calls: Sequence[Call]) -> None:
-        results = run(self._keyspace, calls) if calls else []
+        before = self._store.commits
+        results = run(self._store.keyspace, calls) if calls else []
         done = 0
         for member, count in batch:
-            member.take_answers(results[done : done + count])
+            member.take_answers(results[done : done + count], before)
             done += count

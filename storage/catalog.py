@@ -267,6 +267,8 @@ class Catalog:
         self._data = path / "data.mdb"
         self._synced = synced
         self._release = release
+        self.commits = 0
+        """Transactions that changed something, those of checkpoints apart."""
         self.decoded = DecodedSessions()
         self.reserve = Reserve(path.parent / "reserve")
         self._open(map_bytes)
@@ -314,7 +316,7 @@ class Catalog:
         except lmdb.Error as error:
             raise CatalogCorrupt(str(error)) from error
 
-    def write(self, change: Callable[[Writer], T], *, reuse: bool = False) -> T:
+    def write(self, change: Callable[[Writer], T], *, reuse: bool = False, counts: bool = True) -> T:
         """Run `change` in the write transaction and commit.
 
         `change` may run more than once (when the map has to grow), so it must not touch anything but its
@@ -323,6 +325,7 @@ class Catalog:
         Args:
             change: Makes the changes.
             reuse: Whether pages that this frees are likely to be wanted for the next write.
+            counts: Whether it is one of `commits`.
 
         Raises:
             NoSpace: The file system is full; nothing changed.
@@ -350,6 +353,7 @@ class Catalog:
                         continue
                     raise NoSpace("the catalog") from error
                 raise CatalogCorrupt(str(error)) from error
+            self.commits += counts
             if writer.freed:
                 self._release(writer.freed, reuse)
             return result

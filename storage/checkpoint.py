@@ -172,7 +172,7 @@ class Checkpointer:
         try:
             # Others may commit between the note and the pin, so what they commit counts as pinned until it
             # is known what was.
-            begun = self._catalog.write(_note_pinning)
+            begun = self._catalog.write(_note_pinning, counts=False)
             pin, metas = self._catalog.pin()
             number = int(pin.id())
             noted = self._note_pinned(pin, number)
@@ -189,7 +189,7 @@ class Checkpointer:
             return int(writer.txn.id())
 
         try:
-            return self._catalog.write(note)
+            return self._catalog.write(note, counts=False)
         except BaseException:
             pin.abort()
             raise
@@ -240,7 +240,7 @@ class Checkpointer:
             writer.put("meta", _STATUS_KEY, _STATUS.pack(found.number, number if alone else 0))
 
         try:
-            self._catalog.write(forget)
+            self._catalog.write(forget, counts=False)
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
         # Pins of processes that died hold pages for nothing, now that ours is there.

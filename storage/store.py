@@ -120,6 +120,11 @@ class Store(PrefixCalls, TierCalls):
         if refused is not None:
             raise refused
 
+    @property
+    def commits(self) -> int:
+        """Moves with every change that this process commits."""
+        return self._engine.catalog.commits
+
     def sync(self) -> None:
         """Bring everything committed before the call to the disk, and wait for it."""
         for step in self.sync_steps():

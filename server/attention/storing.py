@@ -50,8 +50,6 @@ async def store_layer(
                 stack.callback(writes[-1].abort)
             for write, source in zip(writes, (k, v), strict=True):
                 await loop.run_in_executor(service.threads, _fill, write, source, heads)
-                if service.durable:
-                    await loop.run_in_executor(service.threads, write.to_disk)
             store.commit(writes)
     finally:
         storing[namespace] -= 1

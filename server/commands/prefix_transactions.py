@@ -12,7 +12,7 @@ from pionkv.storage import PrefixPlan, Receipt, Schema, TransactionDead
 
 from ..arguments import Argument, Cursor, blob, integer_within
 from ..clients import Client
-from ..dispatch import Handler, Slow
+from ..dispatch import Handler
 from ..manifests import checked_manifest
 from ..preparing import unknown
 from .prefix import checked_name, model_digest, prefill_us, same_for_all, two_sides
@@ -113,7 +113,7 @@ def _plan(namespace: bytes, options: Options) -> PrefixPlan:
     )
 
 
-def publish(client: Client, args: Sequence[Argument]) -> bytes | Slow:
+def publish(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.PUBLISH txn: the receipt; of a published transaction the same again, to anybody."""
     txn = blob(args[1])
     found = client.preparations.find(txn)
@@ -122,22 +122,6 @@ def publish(client: Client, args: Sequence[Argument]) -> bytes | Slow:
         if receipt is None:
             raise unknown()
         return receipt_reply(receipt)
-    if client.service.durable:
-        return _publish_from_disk(client, txn)
-    return _publish(client, txn)
-
-
-async def _publish_from_disk(client: Client, txn: bytes) -> bytes:
-    service, preparation = client.service, client.preparations.live(txn)
-    try:
-        await service.loop.run_in_executor(service.threads, preparation.transaction.to_disk)
-    except OSError as error:
-        # Nobody knows what a file holds whose sync has failed; another one may well succeed.
-        preparation.end(f"its pages could not be synced: {error.strerror}")
-    return _publish(client, txn)
-
-
-def _publish(client: Client, txn: bytes) -> bytes:
     receipt = client.preparations.live(txn).publish()
     client.preparations.remove(txn)
     client.service.notices.published(receipt.namespace)

@@ -134,7 +134,7 @@ def _store(client: Client, target: Target, place: Place, declared: Input, values
     check_length(spec, place.count, declared, values.nbytes)
     client.service.metrics.rows_in[stored.format] += values.nbytes
     ready = (declared.lands(spec) and not stored.details.grouped) or client.service.kernels.has(stored)
-    if client.service.durable or not ready:
+    if not ready:
         return _store_in_thread(client, target, place, declared, values)
     with place.begin(target) as write:
         Filler(write, declared).fill(values)
@@ -148,8 +148,6 @@ async def _store_in_thread(
     service = client.service
     with place.begin(target) as write:
         await service.loop.run_in_executor(service.threads, Filler(write, declared).fill, values)
-        if service.durable:
-            await service.loop.run_in_executor(service.threads, write.to_disk)
         write.commit()
     return reply.OK
 

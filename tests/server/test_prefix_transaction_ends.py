@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import signal
@@ -11,7 +10,6 @@ import socket
 import msgpack
 import numpy as np
 import pytest
-from pionkv.storage import files
 from prefix_rows import (
     LAYERS,
     ROW_BYTES,
@@ -112,29 +110,6 @@ def test_rows_outside_the_transaction_are_refused_while_it_is_open(before, wire)
         assert error.message.startswith("V.STOREBATCH: this connection has a transaction open")
     prepare(wire, txn, "n", 2, 3, 4)
     assert wire.command("KV.PREFIX.PUBLISH", txn)[2] == 4
-
-
-def test_a_failed_sync_ends_the_transaction(start_local, monkeypatch) -> None:
-    """R8: a second sync may succeed and tell nothing."""
-    server = start_local(durability="always")
-    wire = server.connect()
-    publish(wire, "n", 1, 0, 3)
-    before = baseline(server)
-    txn = begin(wire)
-    prepare(wire, txn, "n", 2, 3, 5)
-
-    def refuse(fd: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(files.os, "fdatasync", refuse)
-    error = wire.command("KV.PREFIX.PUBLISH", txn)
-    monkeypatch.undo()
-    text = "KV.PREFIX.PUBLISH: its pages could not be synced: Input/output error"
-    assert (error.code, error.message) == ("TXNDEAD", text)
-    assert code(wire.command("KV.PREFIX.PUBLISH", txn)) == "TXNDEAD"
-    assert baseline(server) == before
-    assert whole(wire, "n", 3) == expected((1, 0, 3))
-    assert publish(wire, "n", 2, 3, 5)[2] == 5
 
 
 def test_transactions_are_counted(wire) -> None:
