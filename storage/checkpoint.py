@@ -9,7 +9,8 @@ and new pages. Two facts make every state that was synced recoverable:
   back.
 
 A checkpoint pins S, syncs the page files that S may name, syncs the catalog, and writes the meta pages into
-the file `checkpoint`; then the pin before it is let go. Processes take turns; any of them syncs for all.
+the file `checkpoint`, where those of the one before stay until they are on the disk; then the pin before it
+is let go. Processes take turns; any of them syncs for all.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ import xxhash
 from .catalog import CHECKPOINT_BEGUN, Catalog, Reader, Writer
 from .errors import DirectoryError, NoSpace
 from .files import FULL, sync_directory, sync_file, sync_file_at, write_durably
-from .page import page_path
+from .page import BLOCK, page_path
 
 FILE = "checkpoint"
 _LOCK = "checkpoint.lock"
-_MAGIC = b"PIONCKP1"
-_SEAL = struct.Struct("<Q")
+_MAGIC = b"PIONCKP2"
+_NUMBER = _SEAL = struct.Struct("<Q")
 _STATUS = struct.Struct("<QQ")
 _STATUS_KEY = b"checkpoint"
 PINNING = b"\xff" * 8
@@ -81,11 +82,30 @@ class Checkpointer:
         self._round: _Round | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._made = False
+        """Whether this process has made one."""
 
     def pin(self) -> None:
         """Hold on to what is committed now, as the checkpoint on the disk may name it."""
         self._pin, _ = self._catalog.pin()
         self._pinned = int(self._pin.id())
+
+    def take_over(self) -> None:
+        """Make a checkpoint of what others left, before anything is changed; nobody else has the store open.
+
+        The pin of a process that was killed may be gone with it: the first commit could write over what its
+        last checkpoint names.
+
+        Raises:
+            NoSpace, DirectoryError: As `steps`.
+        """
+        pin, metas = self._catalog.pin()
+        marks = dict(Reader(self._catalog, pin).scan("unsynced"))
+        self._pin, self._pinned = pin, int(pin.id())
+        try:
+            self._write(_Round(b"", pin, self._pinned, 0, metas, marks))
+        except OSError as error:
+            self._raise(error)
 
     def tick(self) -> None:
         """Begin a checkpoint when something changed, or end one whose bytes are on the disk; never blocks."""
@@ -196,15 +216,23 @@ class Checkpointer:
 
     def _flush(self) -> None:
         """Bring the pinned state to the disk: page files first, then the catalog, then what names it."""
-        found = self._round
-        assert found is not None
+        assert self._round is not None
+        self._write(self._round)
+
+    def _write(self, found: _Round) -> None:
         for key in found.marks:
             sync_file_at(page_path(self._pages, int.from_bytes(key, "big")))
         if found.marks:
             sync_directory(self._pages)
         self._catalog.sync()
-        body = _MAGIC + struct.pack("<Q", found.number) + found.metas
-        write_durably(self._file, body + _SEAL.pack(xxhash.xxh3_64_intdigest(body)))
+        body = _MAGIC + _NUMBER.pack(found.number) + found.metas
+        slot = _aligned(body + _SEAL.pack(xxhash.xxh3_64_intdigest(body)))
+        if self._made:
+            _replace_older(self._file, slot)
+        else:
+            # What an earlier life of the directory has left is not to be taken for a later state.
+            write_durably(self._file, slot + bytes(len(slot)))
+            self._made = True
 
     def _flush_in_thread(self) -> None:
         try:
@@ -274,16 +302,49 @@ class Checkpointer:
             self._pin = None
 
 
+def _aligned(slot: bytes) -> bytes:
+    """Fill up to whole blocks: a slot is written without touching the other."""
+    return slot.ljust(-(-len(slot) // BLOCK) * BLOCK, b"\0")
+
+
+def _replace_older(path: Path, slot: bytes) -> None:
+    """Write a checkpoint beside the one in the file, and once it is on the disk take that one away.
+
+    What that one names may be written over from then on: it must not be what is left if this one is damaged.
+    """
+    with path.open("r+b", buffering=0) as file:
+        first, second = (_number(body) for body in _slots(file.read()))
+        fresh, old = (0, len(slot)) if first < second else (len(slot), 0)
+        os.pwrite(file.fileno(), slot, fresh)
+        sync_file(file.fileno())
+        os.pwrite(file.fileno(), bytes(len(_MAGIC)), old)
+
+
+def _slots(raw: bytes) -> tuple[bytes | None, bytes | None]:
+    """The two checkpoints of a file; None for one that is not whole."""
+    half = len(raw) // 2
+    return _body(raw[:half]), _body(raw[half:])
+
+
+def _body(slot: bytes) -> bytes | None:
+    size = len(slot) // BLOCK * BLOCK - BLOCK
+    end = len(_MAGIC) + _NUMBER.size + size
+    body, seal = slot[:end], slot[end : end + _SEAL.size]
+    whole = body[: len(_MAGIC)] == _MAGIC and seal == _SEAL.pack(xxhash.xxh3_64_intdigest(body))
+    return body if whole else None
+
+
+def _number(body: bytes | None) -> int:
+    return -1 if body is None else int(_NUMBER.unpack_from(body, len(_MAGIC))[0])
+
+
 def read_checkpoint(directory: Path) -> bytes | None:
-    """What the file `checkpoint` says; None when there is none, or none that is whole."""
+    """The later checkpoint in the file; None when there is none, or none that is whole."""
     try:
         raw = (directory / FILE).read_bytes()
     except FileNotFoundError:
         return None
-    body, seal = raw[: -_SEAL.size], raw[-_SEAL.size :]
-    if body[: len(_MAGIC)] != _MAGIC or _SEAL.pack(xxhash.xxh3_64_intdigest(body)) != seal:
-        return None
-    return body
+    return max(_slots(raw), key=_number)
 
 
 def roll_back(directory: Path, data: Path) -> bool:
@@ -299,7 +360,7 @@ def roll_back(directory: Path, data: Path) -> bool:
     with contextlib.ExitStack() as stack:
         fd = os.open(data, os.O_WRONLY | os.O_CLOEXEC)
         stack.callback(os.close, fd)
-        os.pwrite(fd, body[len(_MAGIC) + 8 :], 0)
+        os.pwrite(fd, body[len(_MAGIC) + _NUMBER.size :], 0)
         sync_file(fd)
     return True
 

@@ -32,7 +32,7 @@ def open_engine(path: Path, options: StoreOptions, clock: Callable[[], float], b
             if not alone:
                 join(directory, options.durability)
             rolled_back = alone and recover(directory, options.durability, boot)
-            return _assemble(directory, options, clock, rolled_back)
+            return _assemble(directory, options, clock, alone, rolled_back)
     except BaseException as error:
         directory.close()
         if isinstance(error, OtherVersion):
@@ -61,7 +61,7 @@ def close_engine(engine: Engine) -> None:
 
 
 def _assemble(
-    directory: Directory, options: StoreOptions, clock: Callable[[], float], rolled_back: bool
+    directory: Directory, options: StoreOptions, clock: Callable[[], float], alone: bool, rolled_back: bool
 ) -> Engine:
     def release(freed: list[Freed], reuse: bool) -> None:
         for page in freed:
@@ -77,7 +77,7 @@ def _assemble(
     try:
         if options.durability is Durability.EVERYSEC:
             # What a crash falls back to until the first checkpoint of this process must not be written over.
-            checkpoints.pin()
+            (checkpoints.take_over if alone else checkpoints.pin)()
         number = catalog.write(lambda writer: writer.new_writer())
         directory.become_writer(number)
         with catalog.snapshot() as reader:

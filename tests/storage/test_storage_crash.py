@@ -1,5 +1,6 @@
 """A machine that goes down: the catalog's file is then any mixture of what was and what should have been."""
 
+import errno
 import itertools
 import random
 import shutil
@@ -7,7 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from pionkv.storage import Durability, Store, StoreOptions
+from pionkv.storage import DirectoryError, Durability, Store, StoreOptions
+from pionkv.storage import checkpoint as checkpoint_module
+from pionkv.storage.catalog import Catalog
+from pionkv.storage.checkpoint import Checkpointer
 
 ROW = 64
 BLOCK = 4096
@@ -261,3 +265,43 @@ def test_the_durability_may_change_between_runs(open_store):
         store_some(driver, [number])
         whole = state_of(driver)
         driver.store.close()
+
+
+def test_a_checkpoint_cut_off_while_it_is_written_leaves_the_one_before(open_store, tmp_path, monkeypatch):
+    """Whatever of its slot came to the disk; and the one before is gone once the next one is there."""
+    driver = open_store(boot="first")
+    for number in (1, 2):
+        store_some(driver, [number])
+        driver.store.sync()
+    kept, settled = state_of(driver), (driver.path / "checkpoint").read_bytes()
+    half = len(settled) // 2
+    assert [checkpoint_module._body(settled[:half]), checkpoint_module._body(settled[half:])].count(None) == 1
+    store_some(driver, [3])
+    real = checkpoint_module.os.pwrite
+    monkeypatch.setattr(checkpoint_module.os, "pwrite", lambda fd, data, at: real(fd, data[:5000], at))
+    monkeypatch.setattr(checkpoint_module, "sync_file", refuse)
+    with pytest.raises(DirectoryError):
+        driver.store.sync()
+    monkeypatch.undo()
+    assert (driver.path / "checkpoint").read_bytes() != settled
+    shutil.copytree(tmp_path / "data", tmp_path / "torn", ignore=shutil.ignore_patterns("lock.mdb"))
+    assert state_of(open_store(name="torn", boot="second")) == kept
+
+
+def refuse(fd: int) -> None:
+    raise OSError(errno.EIO, "cut off")
+
+
+def test_what_others_left_is_synced_before_anything_is_changed(open_store, monkeypatch):
+    """A killed process may have lost its hold on its last checkpoint: the first commit could damage that."""
+    order = []
+    for kind, name in ((Checkpointer, "_write"), (Catalog, "write")):
+        real = getattr(kind, name)
+
+        def note(self, *args, real=real, name=name, **options):
+            order.append(name)
+            return real(self, *args, **options)
+
+        monkeypatch.setattr(kind, name, note)
+    open_store()
+    assert order[0] == "_write" and "write" in order
