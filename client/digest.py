@@ -84,6 +84,21 @@ def _layers(tokenizer: Any) -> Iterator[Any]:
 
 
 def digest_of(value: Any) -> str:
-    """64 hex digits that stand for a value that JSON can show."""
-    text = json.dumps(value, sort_keys=True, default=str, ensure_ascii=True)
+    """64 hex digits that stand for a value: the same in every process, whatever it is made of."""
+    text = json.dumps(_stable(value), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _stable(value: Any) -> Any:
+    """What JSON can show: sets in an order, functions and objects by name, never by address."""
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _stable(each) for key, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(json.dumps(_stable(each), sort_keys=True) for each in value)
+    if isinstance(value, list | tuple):
+        return [_stable(each) for each in value]
+    named = value if hasattr(value, "__qualname__") else type(value)
+    shown = str(value)
+    return f"{named.__module__}.{named.__qualname__}" + ("" if " at 0x" in shown else f" {shown}")

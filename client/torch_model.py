@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -143,7 +142,7 @@ def identify(
             parts[field_of_setting(key)].append((key, value))
     for name, settings in sorted((getattr(model, "peft_config", None) or {}).items()):
         described = settings.to_dict() if hasattr(settings, "to_dict") else settings
-        parts["adapter"].append((name, _stable(described)))
+        parts["adapter"].append((name, described))
     for name, tensor in sorted(model.state_dict().items()):
         field = "adapter" if "lora_" in name or "adapter" in name else "weights"
         where = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
@@ -152,15 +151,6 @@ def identify(
     parts["template"] = [getattr(tokenizer, "chat_template", None)]
     parts["caches"], parts["format"] = [repr(caches)], [repr(format)]
     return Identity({name: digest_of(found) for name, found in parts.items()})
-
-
-def _stable(value: Any) -> Any:
-    """Sets in an order, which that of a process is not."""
-    if isinstance(value, set | frozenset):
-        return sorted(map(str, value))
-    if isinstance(value, Mapping):
-        return {str(key): _stable(each) for key, each in value.items()}
-    return [_stable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _sampled(tensor: torch.Tensor, full: bool) -> str:
