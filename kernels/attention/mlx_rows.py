@@ -260,7 +260,8 @@ def quantized_products_work() -> bool:
 
 
 def _products_agree(x: mx.array, rows: mx.array, group: int, bits: int) -> bool:
-    side = QuantizedSide(*mx.quantize(rows, group_size=group, bits=bits), group, bits)
+    codes, scales, biases = mx.quantize(rows, group_size=group, bits=bits)
+    side = QuantizedSide(codes, scales, biases, group, bits)
     count = rows.shape[1]
     plain = DenseSide(side.dense(0, count))
     scores = plain.scores(x, 0, count)
