@@ -54,7 +54,7 @@ class Limits:
     """Milliseconds that a transaction may ask to be left alone: one day."""
     ttl_seconds: int = 3_153_600_000
     """Seconds that a prefix may be given to live: a hundred years."""
-    attend_queries: int = 65_536
+    attend_queries: int = 8192
     """Queries of each head in one attention command."""
     manifest_bytes: int = 64 * KIB
     """Bytes of a manifest."""

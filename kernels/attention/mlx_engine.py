@@ -37,6 +37,8 @@ from .packed import PackedLayer, PackedSide
 
 SCORES: Final = 1 << 23
 """Scores that are held at a time: 32 MiB of float32."""
+FUSED_SCORES: Final = 1 << 28
+"""Scores that mlx's own attention may have: it holds them where it has no kernel for a shape."""
 FEWEST_ROWS: Final = 256
 """Rows of a piece at least: with many queries it is these that are cut into pieces."""
 PICKED: Final = 1 << 22
@@ -163,7 +165,7 @@ class MlxEngine:
 
 def _fast(rows: MlxRows, q: mx.array, grouping: Grouping, first: int) -> mx.array | None:
     """Mlx's own attention, when the rows are decoded and all scores may be held at once; else None."""
-    fits = q.shape[0] * q.shape[1] * (rows.rows - first) <= SCORES
+    fits = q.shape[0] * q.shape[1] * (rows.rows - first) <= FUSED_SCORES
     if not (fits and grouping.is_plain and isinstance(rows.k, DenseSide) and isinstance(rows.v, DenseSide)):
         return None
     k, v = (side.dense(first, rows.rows) for side in (rows.k, rows.v))

@@ -13,7 +13,7 @@ from ..formats import Element
 from .forms import AttentionError, Selector
 from .packed import PackedLayer, PackedSide
 
-PIECE_ELEMENTS: Final = 1 << 22
+PIECE_ELEMENTS: Final = 1 << 24
 """Elements of one side that are decoded at a time."""
 STATS_KEPT: Final = 4
 SMALLEST_BLOCK_KEPT: Final = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,15 @@ async def store_layer(
         if not storing[namespace]:
             del storing[namespace]
             _drop_if_empty(service, namespace)
+
+
+def drop_prefixes(service: Service, names: Sequence[bytes]) -> int:
+    """Remove prefixes and what is kept ready of them; how many there were."""
+    there = service.notices.present(names)
+    dropped = service.store.drop_namespaces(names)
+    service.attention.residents.drop(names)
+    service.notices.dropped(there)
+    return dropped
 
 
 def _fill(write: RowsWrite, source: memoryview, heads: int) -> None:

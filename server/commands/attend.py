@@ -16,6 +16,7 @@ from pionkv.storage import Schema, SessionView, UnknownSession
 from ..arguments import Argument, Cursor, blob, integer, integer_within, shown
 from ..attention.selecting import SELECTED, append, best_values, finalize, session_of
 from ..attention.sources import SIDES
+from ..attention.storing import drop_prefixes
 from ..clients import Client
 from ..dispatch import Handler, Opener
 from ..receiving import Receiver, Spooled
@@ -106,6 +107,7 @@ async def store(client: Client, args: Sequence[Argument]) -> bytes:
     for position, data in zip(STORE_BLOBS, blobs, strict=True):
         _check_store(client, args, position, data.nbytes)
     await append(client.service, blob(args[1]), layer, count, blobs)
+    client.service.notices.published(blob(args[1]) + SELECTED)
     return reply.OK
 
 
@@ -213,10 +215,7 @@ def _session_lines(k: SessionView, v: SessionView) -> dict[str, object]:
 
 def drop(client: Client, args: Sequence[Argument]) -> bytes:
     """ATTEND.DROP sid [sid ...]: how many there were."""
-    names = [blob(name) + SELECTED for name in args[1:]]
-    dropped = client.service.store.drop_namespaces(names)
-    client.service.attention.residents.drop(names)
-    return reply.integer(dropped)
+    return reply.integer(drop_prefixes(client.service, [blob(name) + SELECTED for name in args[1:]]))
 
 
 def _open_store(position: int) -> Opener:

@@ -39,7 +39,7 @@ from ..attention.asking import (
     sparse,
 )
 from ..attention.sources import OWN, resolve
-from ..attention.storing import store_layer
+from ..attention.storing import drop_prefixes, store_layer
 from ..clients import Client
 from ..dispatch import Handler
 from ..schemas import uniform
@@ -69,6 +69,7 @@ async def store(client: Client, args: Sequence[Argument]) -> bytes:
     sid, layer = blob(args[1]), _layer(args[2])
     await store_layer(service, sid, layer, schema, numbers["H"], asked.blobs["K"], asked.blobs["V"])
     service.metrics.rows_in[schema.layer(layer).format] += asked.blobs["K"].nbytes * 2
+    service.notices.published(sid + OWN)
     if service.settings.attend_cold == REFUSE:
         await _warm_own(client, sid, layer, numbers["D"])
     return reply.OK
@@ -102,11 +103,7 @@ async def lookup(client: Client, args: Sequence[Argument]) -> bytes:
 
 def drop(client: Client, args: Sequence[Argument]) -> bytes:
     """ATTEND.PREFIX.DROP sid [sid ...]: how many of them ATTEND.PREFIX.STORE had stored."""
-    service = client.service
-    names = [blob(name) + OWN for name in args[1:]]
-    dropped = service.store.drop_namespaces(names)
-    service.attention.residents.drop(names)
-    return reply.integer(dropped)
+    return reply.integer(drop_prefixes(client.service, [blob(name) + OWN for name in args[1:]]))
 
 
 def _read(client: Client, args: Sequence[Argument], command: str) -> tuple[Asked, Target]:

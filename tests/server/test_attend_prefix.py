@@ -359,6 +359,21 @@ def test_without_mlx_the_server_says_so(tmp_path: Path, wire_class: Any) -> None
         wire.close()
 
 
+def test_notices_tell_of_what_is_stored_and_dropped(server: Any, wire: Any) -> None:
+    listener = server.connect()
+    listener.command("PSUBSCRIBE", "__keyevent@0__:*")
+    Layer(1).store(wire, "s")
+    wire.command("ATTEND.PREFIX.DROP", "s")
+    told = [listener.reply()[2:] for _ in range(2)]
+    assert told == [[b"__keyevent@0__:publish", b"s:attend"], [b"__keyevent@0__:drop", b"s:attend"]]
+
+
+def test_too_many_queries_are_refused_on_the_header(wire: Any) -> None:
+    q = normal(9, 1, 8193, 8)
+    assert str(query(wire, "s", q)) == "ERR ATTEND.PREFIX.QUERY: 8193 queries (limit 8192)"
+    assert wire.command("PING") == "PONG"
+
+
 def test_a_client_that_leaves_while_it_waits_disturbs_nobody(server: Any, wire: Any) -> None:
     layer, q = Layer(1), normal(9, 2, 1, 64)
     layer.store(wire, "s")
