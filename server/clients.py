@@ -130,8 +130,9 @@ class Client:
         self.service.channels.forget(self)
         self.service.monitors.forget(self)
 
-    def end(self) -> None:
-        """Let go of what only lives as long as the connection."""
+    def end(self, *, for_good: bool = False) -> None:
+        """Let go of what only lives as long as the connection, which may go on after that."""
+        self.ended = for_good
         self.transaction.close()
         self.preparations.close()
         while self.claims:

@@ -111,8 +111,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the client; what it was sending leaves no trace."""
         self._service.remove(self)
-        self.client.ended = True
-        self.client.end()
+        self.client.end(for_good=True)
         self._ended = True
         self._transport = None
         self._out.detach()

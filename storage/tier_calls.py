@@ -141,7 +141,7 @@ class TierCalls:
                     return found, record.namespace
         return found, None
 
-    def untold(self, limit: int = 64) -> list[Untold]:
+    def untold(self, limit: int = 1024) -> list[Untold]:
         """Drops that the tier has not been told of."""
         found: list[Untold] = []
         with self._engine.catalog.snapshot() as reader:

@@ -66,7 +66,8 @@ async def _claim_everywhere(client: Client, tier: TierLink, namespace: bytes, se
             client.service.release_claim(namespace, client.claimant)
             answer = ClaimAnswer.HIT
         elif client.ended:
-            client.end()
+            # What it had was given back before this claim was its own.
+            client.service.release_claim(namespace, client.claimant)
     return reply.simple(answer.value)
 
 

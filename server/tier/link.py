@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from pionkv.storage import (
 from ..logs import logger
 from .context import Context, Mark
 from .guard import Guard
+from .index import Index
 from .interface import NO_VERSION, Head, Moved, PieceGone, Tier, TierError
 from .publisher import SETTLE_SECONDS, Publisher
 from .reader import EXPIRED, Reader
@@ -38,14 +40,15 @@ REMEMBERED = 65_536
 """Names of which it is known when they were last asked about."""
 MISS_SECONDS = 0.05
 """A name that the tier did not have is not asked about again for so long."""
-PROBES = 32
-"""Entries of the index that are looked at in one question."""
-CANDIDATES = 3
+ENTRIES_TRIED = 3
+"""Entries of the index that a MATCH looks at when those with the most tokens lead nowhere."""
 FETCH_CLAIM = b"\0tier\0"
 """Before the name of a prefix that a worker is reading, among the claims of the store."""
 FETCH_LEASE = 30.0
 POLL_SECONDS = 0.01
 DRAIN_SECONDS = 5.0
+DROPS = 32
+"""Drops that the tier is told of at the same time."""
 DROP_DEADLINES = 3
 """A DROP waits for the tier at most so many deadlines."""
 
@@ -85,10 +88,13 @@ class TierLink:
         """When a name that is here, or is not, may be asked about again."""
         self._bringing: dict[bytes, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._dropping: set[bytes] = set()
+        self._droppers = asyncio.Semaphore(DROPS)
         self._held: dict[bytes, bytes] = {}
         """Claims on prefixes that are still being written: name and owner."""
+        self._index = Index(context.guard, context.counts)
         self._reader = Reader(context)
-        self._publisher = Publisher(context, queue_bytes, self._written)
+        self._publisher = Publisher(context, self._index, queue_bytes, self._written)
 
     @property
     def _store(self) -> Store:
@@ -266,80 +272,41 @@ class TierLink:
 
     async def _bring_match(self, ids: NDArray[np.uint32], model: bytes, sees: Sees | None) -> None:
         found = self._store.match(ids, model, sees=sees)
-        held = 0 if found is None else found.tokens
         if found is not None and self.wants(found.record.namespace, check=True):
             await self.bring(found.record.namespace)
+            found = self._store.match(ids, model, sees=sees)
+        held = 0 if found is None else found.tokens
         step = self._tier.index_step // BOUNDARY_TOKENS
-        keys = boundaries(model, ids)
-        levels = [level for level in range(step, len(keys), step) if level * BOUNDARY_TOKENS > held]
+        hashes = boundaries(model, ids)
+        keys = [hashes[level] for level in range(step, len(hashes), step) if level * BOUNDARY_TOKENS > held]
+        enough = partial(self._holds_more, ids, model, held, sees)
         try:
-            key, names = await self._deepest([keys[level] for level in levels])
+            tried: set[bytes] = set()
+            for _ in range(ENTRIES_TRIED):
+                key, names = await self._index.deepest(keys, tried)
+                if not names or await self._bring_one_of(names, key, sees, enough):
+                    return
+                tried.update(names)
         except TierError as error:
             self._counts[f"miss:{error.reason}"] += 1
-            return
+
+    async def _bring_one_of(
+        self, names: list[bytes], key: bytes, sees: Sees | None, done: Callable[[], bool]
+    ) -> bool:
+        """Bring names of an entry of the index until that is enough; whether it was."""
         for name in names:
             if sees is not None and not sees(name):
                 continue
             if self.wants(name, check=False):
                 await self.bring(name)
-            if self._holds_more(ids, model, held, sees):
-                return
-            await self._guard_unnote(key, name)
+            if done():
+                return True
+            await self._index.unnote(key, name)
+        return False
 
     def _holds_more(self, ids: NDArray[np.uint32], model: bytes, held: int, sees: Sees | None) -> bool:
         found: Match | None = self._store.match(ids, model, sees=sees)
         return found is not None and found.tokens > held
-
-    async def _deepest(self, keys: list[bytes]) -> tuple[bytes, list[bytes]]:
-        """The last of these keys that has names, and the names. Earlier keys have some if later ones do."""
-        low, high = -1, len(keys) - 1
-        best: tuple[bytes, list[bytes]] = (b"", [])
-        while low < high:
-            step = max(1, (high - low + PROBES - 1) // PROBES)
-            places = list(range(low + step, high + 1, step))
-            if not places or places[-1] != high:
-                places.append(high)
-            names = await self._names([keys[place] for place in places])
-            hits = [place for place, found in zip(places, names, strict=True) if found]
-            if not hits:
-                high = places[0] - 1
-                continue
-            low = hits[-1]
-            best = keys[low], names[places.index(low)]
-            following = [place for place in places if place > low]
-            high = following[0] - 1 if following else low
-        return best
-
-    async def _names(self, keys: list[bytes]) -> list[list[bytes]]:
-        """Names under each key; none under those of a shard that does not answer."""
-        shards: dict[str, list[bytes]] = {}
-        for key in keys:
-            shards.setdefault(self._tier.shard_of_index(key), []).append(key)
-        found: dict[bytes, list[bytes]] = {}
-        asked = [self._names_of_shard(part) for part in shards.values()]
-        for part in await asyncio.gather(*asked, return_exceptions=True):
-            if isinstance(part, TierError):
-                self._counts[f"miss:{part.reason}"] += 1
-            elif isinstance(part, BaseException):
-                raise part
-            else:
-                found |= part
-        return [found.get(key, []) for key in keys]
-
-    async def _names_of_shard(self, keys: list[bytes]) -> dict[bytes, list[bytes]]:
-        guard = self._guard
-        names = await guard.ask_index(keys[0], lambda: guard.tier.find(keys))
-        return dict(zip(keys, names, strict=True))
-
-    async def _guard_unnote(self, key: bytes, name: bytes) -> None:
-        """A name of the index that led nowhere, because it is no more, is taken out."""
-        guard = self._guard
-        try:
-            state = await guard.ask(name, lambda: guard.tier.state(name))
-            if state.version == NO_VERSION:
-                await guard.ask_index(key, lambda: guard.tier.unnote(key, name))
-        except TierError as error:
-            self._counts[f"miss:{error.reason}"] += 1
 
     # Writing
 
@@ -359,17 +326,22 @@ class TierLink:
         return {tasks[task] for task in done if task.result()}
 
     async def _drop(self, name: bytes) -> bool:
+        self._dropping.add(name)
         try:
-            return await self._publisher.drop(name)
+            async with self._droppers:
+                return await self._publisher.drop(name)
         except TierError as error:
             self._counts[f"undropped:{error.reason}"] += 1
             return False
+        finally:
+            self._dropping.discard(name)
 
     def tick(self) -> None:
         """What is due about once a second."""
         for untold in self._store.untold() if self._sweeps else ():
-            if not self._guard.is_away(untold.namespace):
-                self._start(self._drop(untold.namespace))
+            name = untold.namespace
+            if name not in self._dropping and not self._guard.is_away(name):
+                self._start(self._drop(name))
         if self._sweeps:
             self._publisher.sweep()
 

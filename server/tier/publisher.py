@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 
 import xxhash
-from pionkv.storage import BOUNDARY_TOKENS, Image, StaleGeneration, StorageError, UnknownNamespace, boundaries
+from pionkv.storage import Image, StaleGeneration, StorageError, UnknownNamespace
 
 from ..logs import logger
 from .context import MEASURED_BYTES, WINDOW, Context, Mark
+from .index import Index
 from .interface import NO_VERSION, Commit, Head, Moved, PieceGone, TierAway, TierError, TierFull
 from .record import (
     PIECE_BYTES,
@@ -62,12 +63,14 @@ class Publisher:
 
     Args:
         context: What is shared with the reader.
+        index: Where prefixes are found by their token ids.
         limit: Bytes that may wait.
         settled: Told of each prefix that no longer waits.
     """
 
-    def __init__(self, context: Context, limit: int, settled: Callable[[bytes], None]) -> None:
+    def __init__(self, context: Context, index: Index, limit: int, settled: Callable[[bytes], None]) -> None:
         self._context = context
+        self._index = index
         self._limit = limit
         self._settled = settled
         self._loop = asyncio.get_running_loop()
@@ -275,7 +278,7 @@ class Publisher:
         record = replace(record, segments=tuple(segments), state_pieces=states)
         if old is None or not record.same(old):
             after = await self._commit(name, record, old, head)
-            await self._index(record, old)
+            await self._index.note(record, old)
         await self._mark(name, image, Mark(after, record.content))
 
     async def _commit(self, name: bytes, record: Record, old: Record | None, head: Head | None) -> int:
@@ -394,27 +397,6 @@ class Publisher:
             if view is None or len(view) != length:
                 raise Changed
             yield view
-
-    async def _index(self, record: Record, old: Record | None) -> None:
-        """Have it found by its token ids. What cannot be noted is not found: nothing else depends on it."""
-        guard, ids = self._context.guard, record.token_ids()
-        if ids is None or record.blocks is None:
-            return
-        known = 0
-        if old is not None and old.blocks is not None and old.blocks[2] == record.blocks[2]:
-            before = old.token_ids()
-            if before is not None and len(before) <= len(ids) and bool((ids[: len(before)] == before).all()):
-                known = len(before)
-        shards: defaultdict[str, list[bytes]] = defaultdict(list)
-        for level, key in enumerate(boundaries(record.blocks[2], ids)):
-            if level * BOUNDARY_TOKENS > known and level * BOUNDARY_TOKENS % guard.tier.index_step == 0:
-                shards[guard.tier.shard_of_index(key)].append(key)
-        for keys in shards.values():
-            try:
-                await guard.ask_index(keys[0], lambda: guard.tier.note(keys, record.name))  # noqa: B023
-            except TierError as error:
-                self._context.counts["unindexed"] += 1
-                logger().warning("prefix not in the tier's index", error=str(error))
 
 
 def _cut(views: Iterator[memoryview]) -> Iterator[bytes]:

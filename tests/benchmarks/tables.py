@@ -16,6 +16,7 @@ COMPARISONS = {
     "load": "Cost as work grows",
     "workers": "One worker and two",
     "client": "Time to the first token",
+    "tier": "A tier of several servers, beside redis-py",
     "conversation": "What a long conversation writes",
     "attend": "Attention at the server, or rows fetched for it",
     "attend_gpu": "The same on a GPU",

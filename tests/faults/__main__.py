@@ -1,6 +1,7 @@
-"""The long run: `make faults`, or `python tests/faults [--rounds N] [--cuts N]`.
+"""The long run: `make faults`, or `python tests/faults [--rounds N] [--cuts N] [--tier-rounds N]`.
 
-Kills and cuts go on for so many rounds; then the tests of the disk's and the system's refusals are run. The
+Kills, cuts and faults of a tier go on for so many rounds (with 0 of the first two, what an earlier run has
+found of them stays); then the tests of the disk's and the system's refusals are run. The
 figures go into docs/results/faults.json and the table of docs/faults.md.
 """
 
@@ -20,6 +21,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "benchmarks")]
 
 from faults_cutting import CutLoop  # noqa: E402
 from faults_killing import KillLoop  # noqa: E402
+from faults_tier import TierLoop  # noqa: E402
 from harness import commit, machine  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
@@ -69,6 +71,24 @@ def cut(cuts: int, seed: int) -> dict[str, object]:
     }
 
 
+def tier(rounds: int, seed: int) -> dict[str, object]:
+    """Faults of a tier; their figures. Raises `WrongRows`."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        loop = TierLoop(Path(folder), seed)
+        loop.run(rounds)
+    counts = dict(loop.counts)
+    return {
+        "rounds": rounds,
+        "faults": {kind: counts[kind] for kind in loop.kinds if kind in counts},
+        **{name: counts.get(name, 0) for name in ("published", "refused", "unread", "hits", "misses")},
+        "rows_checked": counts["rows"],
+        "wrong_rows": 0,
+        "slowest_lookup_ms": round(loop.slowest * 1000),
+        "seconds": round(time.monotonic() - begun),
+    }
+
+
 def refusals() -> dict[str, object]:
     """The tests of full disks, damaged files and the like; how many passed."""
     done = subprocess.run(
@@ -97,6 +117,11 @@ def write(result: dict[str, object]) -> None:
     lines.append(
         f"| cuts | {cuts['cuts']:,} | {commands} | | {cuts['rows_checked']:,} | {cuts['wrong_rows']} |"
     )
+    found = result.get("tier")
+    if isinstance(found, dict):
+        broken = ", ".join(f"{kind} {count}" for kind, count in found["faults"].items())
+        figures = f"{found['published']:,} | {found['rows_checked']:,} | {found['wrong_rows']}"
+        lines.append(f"| tier | {found['rounds']} | {broken} | {figures} |")
     text = PAGE.read_text(encoding="utf-8")
     head, tail = text.split(BEGIN)[0], text.split(END)[1]
     PAGE.write_text(head + "\n".join([BEGIN, *lines, END]) + tail, encoding="utf-8")
@@ -107,20 +132,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--cuts", type=int, default=5_000)
+    parser.add_argument("--tier-rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     always = options.rounds // SHARE_ALWAYS
-    result = {
-        "command": "make faults",
-        "commit": commit(),
-        "machine": machine(),
-        "cuts": cut(options.cuts, options.seed),
-        "kills": [
-            kill(options.rounds - always, "everysec", options.seed),
-            kill(always, "always", options.seed + 1),
-        ],
-        "refusals": refusals(),
-    }
+    result = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    if options.rounds and options.cuts:
+        result |= {
+            "command": "make faults",
+            "commit": commit(),
+            "machine": machine(),
+            "cuts": cut(options.cuts, options.seed),
+            "kills": [
+                kill(options.rounds - always, "everysec", options.seed),
+                kill(always, "always", options.seed + 1),
+            ],
+            "refusals": refusals(),
+        }
+    result["tier"] = {"commit": commit(), **tier(options.tier_rounds, options.seed)}
     write(result)
     print(json.dumps(result, indent=2))
     sys.exit(int(result["refusals"]["exit_status"]))  # type: ignore[index]

@@ -122,6 +122,11 @@ class TierLoop:
             "shard full": self._fill,
         }
 
+    @property
+    def kinds(self) -> list[str]:
+        """What may break."""
+        return list(self._faults)
+
     def run(self, rounds: int) -> None:
         """Let something break in each round. Raises `WrongRows`."""
         self._cluster.start()
@@ -134,7 +139,7 @@ class TierLoop:
         try:
             self._work(NAMES)
             self._settle()
-            kinds = list(self._faults)
+            kinds = self.kinds
             for number in range(rounds):
                 kind = kinds[number] if number < len(kinds) else self._random.choice(kinds)
                 self._round(kind)

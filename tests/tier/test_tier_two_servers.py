@@ -77,6 +77,15 @@ def test_the_longest_prefix_of_some_tokens_is_found_in_the_tier(pair) -> None:
     assert whole(other, "long", 450) == expected((2, 0, 450))
 
 
+def test_an_entry_of_the_index_that_leads_nowhere_hides_no_other(pair, cluster) -> None:
+    one, other = pair
+    ids = np.arange(7, 507, dtype="<u4")
+    published(one, "short", 1, 200, "TOKENS", ids[:200].tobytes())
+    published(one, "gone", 2, 450, "TOKENS", ids[:450].tobytes())
+    one.command("KV.PREFIX.DROP", "gone")
+    assert other.command("KV.PREFIX.MATCH", ids.tobytes())[:2] == [b"short", 200]
+
+
 def test_rows_that_were_replaced_are_not_served_again(pair) -> None:
     one, other = pair
     published(one, "n", 1, 40)

@@ -1,0 +1,161 @@
+"""A tier of three shards: `python tests/benchmarks/bench_tier.py [--sizes 16 128] [--rounds 5] [--nodes 3]`.
+
+Two servers and a cluster on this machine. Written behind: from the reply to KV.PREFIX.PUBLISH until the tier
+holds the prefix; the peer sets the same bytes with redis-py, in values of 4 MiB under one hash tag. Read
+through: a LOOKUP on the second server, which has nothing; the peer gets those values. Restored: LOOKUP and
+V.FETCHALL on the second server, beside the same on the server that has the rows. Rows are compared each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import redis
+from harness import Row, Spread, interleaved, rate_row, write_results
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tier")]
+
+from redis_nodes import RedisCluster  # noqa: E402
+from server_process import ServerProcess  # noqa: E402
+
+LAYERS, DIM = 16, 1024
+TOKEN_BYTES = LAYERS * 2 * DIM * 2
+PIECE = 4 << 20
+MB = 1e6
+FLAGS = ("--tier-check", "0", "--tier-deadline", "5000", "--max-bytes", "8gb", "--log-level", "error")
+NAME = b"n"
+
+
+class Bench:
+    """Two servers on a cluster, and a client of it."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.cluster = RedisCluster(folder / "cluster", nodes)
+        self.cluster.start()
+        flags = ("--tier", self.cluster.url, *FLAGS)
+        self.servers = [ServerProcess(folder / name, *flags) for name in ("one", "other")]
+        for server in self.servers:
+            server.start()
+        self.one, self.other = (self._connect(server.port) for server in self.servers)
+        self.direct = redis.RedisCluster("127.0.0.1", self.cluster.nodes[0].port, protocol=2)
+
+    @staticmethod
+    def _connect(port: int) -> redis.Redis:
+        return redis.Redis("127.0.0.1", port, protocol=2, single_connection_client=True)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
+        self.cluster.close()
+
+    def publish(self, rows: bytes, tokens: int) -> None:
+        """Store a prefix on the first server, and publish it."""
+        run = self.one.execute_command
+        run("KV.PREFIX.DROP", NAME)
+        txn = run("KV.PREFIX.BEGIN", NAME, "KV", DIM, "fp16", "LAYERS", LAYERS, "PREFILL_MS", 600_000)
+        for layer in range(LAYERS):
+            for side in (b"_pk", b"_pv"):
+                run("V.STOREBATCH", NAME + side, layer, 0, tokens, rows, "FMT", "RAW", "TXN", txn)
+        run("KV.PREFIX.PUBLISH", txn)
+
+    def written(self) -> None:
+        """Wait until the tier holds it."""
+        while b"the same" not in self.one.execute_command("KV.PREFIX.EXPLAIN", NAME):
+            time.sleep(0.002)
+
+    def forget(self) -> None:
+        """The second server has nothing."""
+        self.other.execute_command("FLUSHALL")
+
+    def lookup(self, client: redis.Redis) -> None:
+        answer = client.execute_command("KV.PREFIX.LOOKUP", NAME)
+        assert answer == b"HIT", (answer, client.info("tier"))
+
+    def restore(self, client: redis.Redis, tokens: int) -> list[bytes]:
+        """All rows of the prefix."""
+        self.lookup(client)
+        found: list[bytes] = client.execute_command(
+            "V.FETCHALL", NAME + b"_pk", NAME + b"_pv", 0, tokens, "FMT", "RAW"
+        )
+        return found
+
+
+def seconds(prepare: Callable[[], object], work: Callable[[], object], rounds: int) -> list[float]:
+    """How long `work` takes after each `prepare`; the first time is not counted."""
+    found = []
+    for _ in range(rounds + 1):
+        prepare()
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return found[1:]
+
+
+def measure(bench: Bench, megabytes: int, rounds: int) -> list[Row]:
+    """The rows of one size."""
+    tokens = max(1, int(megabytes * MB) // TOKEN_BYTES)
+    amount = tokens * TOKEN_BYTES / MB
+    random = np.random.default_rng(1)
+    rows = random.integers(0, 0x3C00, tokens * DIM, np.uint16).tobytes()
+    whole = rows * (2 * LAYERS)
+    values = [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
+    keys = [b"{peer}%d" % number for number in range(len(values))]
+
+    def set_all() -> None:
+        for key, value in zip(keys, values, strict=True):
+            bench.direct.set(key, value)
+
+    def get_all() -> None:
+        for key, value in zip(keys, values, strict=True):
+            assert len(bench.direct.get(key) or b"") == len(value)
+
+    work = f"{amount:.0f} MB, {len(values)} values"
+    ours = seconds(lambda: bench.publish(rows, tokens), bench.written, rounds)
+    peer = seconds(lambda: None, set_all, rounds)
+    found = [rate_row(f"written behind, {work}", "MB/s", amount, ours, ("redis-py SET", peer))]
+    ours = seconds(bench.forget, lambda: bench.lookup(bench.other), rounds)
+    peer = seconds(lambda: None, get_all, rounds)
+    found.append(rate_row(f"read through, {work}", "MB/s", amount, ours, ("redis-py GET", peer)))
+    assert bench.restore(bench.other, tokens) == [rows] * (2 * LAYERS)
+
+    def cold() -> Any:
+        return bench.restore(bench.other, tokens)
+
+    through = seconds(bench.forget, cold, rounds)
+    arms = {
+        "second": lambda: bench.restore(bench.other, tokens),
+        "first": lambda: bench.restore(bench.one, tokens),
+    }
+    warm = interleaved(arms, rounds)
+    for name, times in (("first read through", through), ("already there", warm["second"])):
+        row = rate_row(f"restored on the second server, {name}, {amount:.0f} MB", "MB/s", amount, times,
+                       ("the server that has it", warm["first"]))  # fmt: skip
+        row.extra["ms"] = round(Spread.of(times).median * 1000, 1)
+        found.append(row)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[16, 128], help="megabytes")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--nodes", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), options.nodes)
+        try:
+            rows = [row for size in options.sizes for row in measure(bench, size, options.rounds)]
+        finally:
+            bench.close()
+    write_results("tier", rows, shards=options.nodes)
+
+
+if __name__ == "__main__":
+    main()
