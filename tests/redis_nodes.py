@@ -51,6 +51,11 @@ class RedisNode:
     def client(self) -> redis.Redis:
         return redis.Redis("127.0.0.1", self.port, socket_timeout=SECONDS)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]

@@ -9,6 +9,7 @@ V.FETCHALL on the second server, beside the same on the server that has the rows
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -55,6 +56,11 @@ class Bench:
             server.close()
         self.cluster.close()
 
+    def cpu(self) -> tuple[float, float]:
+        """CPU seconds of the servers and of the shards so far."""
+        shards = [node.pid for node in self.cluster.nodes]
+        return sum(_cpu(server.pid) for server in self.servers), sum(map(_cpu, shards))
+
     def publish(self, rows: bytes, tokens: int) -> None:
         """Store a prefix on the first server, and publish it."""
         run = self.one.execute_command
@@ -87,6 +93,11 @@ class Bench:
         return found
 
 
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def seconds(prepare: Callable[[], object], work: Callable[[], object], rounds: int) -> list[float]:
     """How long `work` takes after each `prepare`; the first time is not counted."""
     found = []
@@ -96,6 +107,31 @@ def seconds(prepare: Callable[[], object], work: Callable[[], object], rounds: i
         work()
         found.append(time.perf_counter() - begin)
     return found[1:]
+
+
+def with_cpu(bench: Bench, amount: float, found: Row, work: Callable[[], object], times: int) -> Row:
+    """A row with the CPU seconds that a GB costs in the servers and in the shards."""
+    before = bench.cpu()
+    for _ in range(times):
+        work()
+    spent = [after - start for start, after in zip(before, bench.cpu(), strict=True)]
+    gigabytes = amount * times / 1000
+    found.extra["server_cpu_s_per_gb"] = round(spent[0] / gigabytes, 2)
+    found.extra["shard_cpu_s_per_gb"] = round(spent[1] / gigabytes, 2)
+    return found
+
+
+def questions(bench: Bench, count: int) -> Row:
+    """LOOKUPs of a prefix that is there, each of which asks the tier for the version."""
+    bench.lookup(bench.other)
+    before = bench.cpu()[1]
+    begin = time.perf_counter()
+    for _ in range(count):
+        bench.lookup(bench.other)
+    taken = time.perf_counter() - begin
+    row = rate_row("LOOKUP that asks for the version", "1/s", count, [taken])
+    row.extra["shard_cpu_us_each"] = round((bench.cpu()[1] - before) / count * 1e6, 1)
+    return row
 
 
 def measure(bench: Bench, megabytes: int, rounds: int) -> list[Row]:
@@ -122,7 +158,13 @@ def measure(bench: Bench, megabytes: int, rounds: int) -> list[Row]:
     found = [rate_row(f"written behind, {work}", "MB/s", amount, ours, ("redis-py SET", peer))]
     ours = seconds(bench.forget, lambda: bench.lookup(bench.other), rounds)
     peer = seconds(lambda: None, get_all, rounds)
-    found.append(rate_row(f"read through, {work}", "MB/s", amount, ours, ("redis-py GET", peer)))
+
+    def read_again() -> None:
+        bench.forget()
+        bench.lookup(bench.other)
+
+    row = rate_row(f"read through, {work}", "MB/s", amount, ours, ("redis-py GET", peer))
+    found.append(with_cpu(bench, amount, row, read_again, rounds))
     assert bench.restore(bench.other, tokens) == [rows] * (2 * LAYERS)
 
     def cold() -> Any:
@@ -146,12 +188,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 128], help="megabytes")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--questions", type=int, default=2000)
     parser.add_argument("--nodes", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), options.nodes)
         try:
             rows = [row for size in options.sizes for row in measure(bench, size, options.rounds)]
+            rows.append(questions(bench, options.questions))
         finally:
             bench.close()
     write_results("tier", rows, shards=options.nodes)

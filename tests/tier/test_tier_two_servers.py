@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import msgpack
@@ -213,11 +214,11 @@ def test_what_is_evicted_here_comes_back_and_nothing_is_lost(peer, cluster) -> N
 
 
 def test_a_restarted_server_writes_what_a_crash_left_unwritten(peer, node) -> None:
-    one = peer(node.url)
-    node.signal(19)
+    one = peer(node.url, "--tier-deadline", "500")
+    node.signal(signal.SIGSTOP)
     publish(one, "n", 1, 0, 8)
     one.server.kill()
-    node.signal(18)
+    node.signal(signal.SIGCONT)
     one.server.start()
     again = Peer(one.server)
     again.written("n")
