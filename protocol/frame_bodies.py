@@ -18,11 +18,11 @@ _FUSED = struct.Struct("<HHHHII")
 ELEMENT_BYTES = 4
 
 PING, AUTH, AUTH_USER = 0xFF, 0x37, 0x38
+ATTEND_CREATE, ATTEND_STORE, ATTEND_FINALIZE, ATTEND_QUERY = 0x20, 0x21, 0x22, 0x23
 ATTEND_PREFIX_QUERY_FUSED = 0x24
 FOREIGN: Mapping[int, str] = {
     0x01: "KV_STORE", 0x02: "KV_FETCH", 0x10: "LAYER_STORE", 0x11: "LAYER_FETCH", 0x12: "LAYER_FETCH_BATCH",
-    0x13: "LAYER_EXTEND", 0x20: "ATTEND_CREATE", 0x21: "ATTEND_STORE", 0x22: "ATTEND_FINALIZE",
-    0x23: "ATTEND_QUERY", 0x31: "MOE", 0x32: "MOE", 0x33: "MOE", 0x34: "MOE", 0x35: "MOE", 0x36: "MOE",
+    0x13: "LAYER_EXTEND", 0x31: "MOE", 0x32: "MOE", 0x33: "MOE", 0x34: "MOE", 0x35: "MOE", 0x36: "MOE",
 }  # fmt: skip
 """Opcodes of the original that this server has no use for."""
 
@@ -102,6 +102,38 @@ def _auth_user(body: memoryview) -> list[Argument]:
     return [b"AUTH", user, bytes(fields.take(fields.left, "the password"))]
 
 
+def _create(body: memoryview) -> list[Argument]:
+    fields = Fields("ATTEND_CREATE", body)
+    session = fields.name("the session")
+    dims = [_decimal(*fields.numbers(_SHORT, what)) for what in ("key_dim", "value_dim")]
+    if fields.left:
+        raise CommandError("ERR", "ATTEND_CREATE: formats are chosen with the command ATTEND.CREATE")
+    return [b"ATTEND.CREATE", session, *dims]
+
+
+def _store(body: memoryview) -> list[Argument]:
+    """Keys and values stay one blob: where it is cut only the session tells."""
+    fields = Fields("ATTEND_STORE", body)
+    session = fields.name("the session")
+    place = [_decimal(*fields.numbers(form, what)) for form, what in ((_SHORT, "layer"), (_WORD, "n"))]
+    return [b"ATTEND.STORE", session, *place, fields.take(fields.left, "keys and values")]
+
+
+def _finalize(body: memoryview) -> list[Argument]:
+    fields = Fields("ATTEND_FINALIZE", body)
+    words: list[Argument] = [b"ATTEND.FINALIZE", fields.name("the session")]
+    words.append(_decimal(*fields.numbers(_SHORT, "layer")))
+    fields.end()
+    return words
+
+
+def _query(body: memoryview) -> list[Argument]:
+    fields = Fields("ATTEND_QUERY", body)
+    session = fields.name("the session")
+    place = [_decimal(*fields.numbers(_SHORT, what)) for what in ("layer", "k")]
+    return [b"ATTEND.QUERY", session, *place, fields.take(fields.left, "the query")]
+
+
 def _query_fused(body: memoryview) -> list[Argument]:
     fields = Fields("ATTEND_PREFIX_QUERY_FUSED", body)
     session = fields.name("the session")
@@ -120,6 +152,10 @@ OPCODES: Mapping[int, Opcode] = {
     PING: Opcode("PING", "PING", _ping),
     AUTH: Opcode("AUTH", "AUTH", _auth),
     AUTH_USER: Opcode("AUTH_USER", "AUTH", _auth_user),
+    ATTEND_CREATE: Opcode("ATTEND_CREATE", "ATTEND.CREATE", _create),
+    ATTEND_STORE: Opcode("ATTEND_STORE", "ATTEND.STORE", _store),
+    ATTEND_FINALIZE: Opcode("ATTEND_FINALIZE", "ATTEND.FINALIZE", _finalize),
+    ATTEND_QUERY: Opcode("ATTEND_QUERY", "ATTEND.QUERY", _query),
     ATTEND_PREFIX_QUERY_FUSED: Opcode("ATTEND_PREFIX_QUERY_FUSED", "ATTEND.PREFIX.QUERY_FUSED", _query_fused),
 }
 """What is served. AUTH_USER is this server's own: the original has no users."""

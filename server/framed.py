@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
+from pionkv.protocol.errors import CommandError
+from pionkv.protocol.frame_bodies import ELEMENT_BYTES
 from pionkv.protocol.frames import FrameParser, FrameReplies
+from pionkv.storage import StorageError
 
+from .arguments import Argument, integer
 from .clients import BINARY
+from .commands.attend import STORE, dims_of
 from .connection import Connection
 from .metrics import Metrics
 from .output import Output
@@ -35,3 +41,18 @@ class FrameConnection(Connection):
     lane = BINARY
     parser_type = FrameParser
     output_type = FrameOutput
+
+    def _take(self, words: list[Argument]) -> None:
+        super()._take(self._with_blob_cut(words) if words[0] == STORE.encode() else words)
+
+    def _with_blob_cut(self, words: list[Argument]) -> list[Argument]:
+        """ATTEND.STORE with keys and values apart: the frame has them as one blob, of `n` rows each."""
+        *place, blob = words
+        key_dim = 0
+        if self.client.authenticated:
+            # Where there is no such session the command is about to say so.
+            with suppress(CommandError, StorageError):
+                key_dim, _ = dims_of(self.client, bytes(place[1]))  # type: ignore[arg-type]
+        view = memoryview(blob)  # type: ignore[arg-type]
+        cut = integer(place[3]) * key_dim * ELEMENT_BYTES
+        return [*place, view[:cut], view[cut:]]

@@ -84,8 +84,8 @@ def _place(client: Client, args: Sequence[Argument], command: str, count: str, m
         raise CommandError("ERR", wrong) from None
 
 
-def _dims(client: Client, sid: bytes) -> list[int]:
-    """Elements of a key and of a value."""
+def dims_of(client: Client, sid: bytes) -> list[int]:
+    """Elements of a key and of a value. Raises `CommandError` when there is no such session."""
     try:
         sides = [client.service.store.session(sid + SELECTED + side) for side in SIDES]
     except UnknownSession:
@@ -95,7 +95,7 @@ def _dims(client: Client, sid: bytes) -> list[int]:
 
 def _check_store(client: Client, args: Sequence[Argument], position: int, length: int) -> None:
     _, count = _place(client, args, STORE, "num_tokens", client.service.limits.rows)
-    dim = _dims(client, blob(args[1]))[STORE_BLOBS.index(position)]
+    dim = dims_of(client, blob(args[1]))[STORE_BLOBS.index(position)]
     if length != count * dim * WORD:
         raise BAD_SIZES.again()
 
@@ -126,7 +126,7 @@ async def query(client: Client, args: Sequence[Argument]) -> bytes | None:
     """ATTEND.QUERY sid layer k query."""
     layer, most = _place(client, args, QUERY, "k", MOST)
     sid, data = blob(args[1]), body(args[4])
-    if data.nbytes != _dims(client, sid)[0] * WORD:
+    if data.nbytes != dims_of(client, sid)[0] * WORD:
         raise BAD_QUERY.again()
     service = client.service
     service.metrics.attend_queries[QUERY] += 1

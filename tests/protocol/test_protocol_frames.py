@@ -74,6 +74,18 @@ def test_the_opcodes_become_their_commands() -> None:
     assert parse(frame(FUSED, fused(rows=0))) == [[*words[:5], b"0", b"2", blobs[0], b"", b"", blobs[3]]]
 
 
+def test_the_opcodes_of_attend_become_their_commands() -> None:
+    number = struct.Struct("<H").pack
+    assert parse(frame(0x20, named(b"s", number(8) + number(4)))) == [[b"ATTEND.CREATE", b"s", b"8", b"4"]]
+    (text,) = parse(frame(0x20, named(b"s", number(8) + number(4) + b"\1")))
+    assert text == "ERR ATTEND_CREATE: formats are chosen with the command ATTEND.CREATE"
+    rows = named(b"s", number(2) + struct.pack("<I", 5) + b"rows")
+    assert parse(frame(0x21, rows)) == [[b"ATTEND.STORE", b"s", b"2", b"5", b"rows"]]
+    assert parse(frame(0x22, named(b"s", number(2)))) == [[b"ATTEND.FINALIZE", b"s", b"2"]]
+    query = named(b"s", number(2) + number(9) + b"query")
+    assert parse(frame(0x23, query)) == [[b"ATTEND.QUERY", b"s", b"2", b"9", b"query"]]
+
+
 def test_a_large_body_is_announced_and_cut_into_words_without_a_copy() -> None:
     body = fused(heads=32, dim=128, kv=8, rows=600)
     whole = frame(FUSED, body) + frame(PING)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from attend_peer import Layer, fused, normal
-from frame_wire import AUTH, AUTH_USER, ERROR, FUSED, OK, PING, FrameWire, frame, named
+from frame_wire import AUTH, AUTH_USER, ERROR, FUSED, MISS, OK, PING, FrameWire, frame, named
 from pionkv.server.config import Settings
 from pionkv.server.listening import ListenError, Listeners
 from server_process import ServerProcess
@@ -165,6 +166,28 @@ def test_large_frames_both_ways_say_what_the_command_says(start_server: Start, w
     assert status == ERROR and text.startswith(b"ERR ATTEND.PREFIX.QUERY_FUSED failed (session not found")
 
 
+def test_rows_by_the_likeness_of_their_keys(start_server: Start, wire_class: Any) -> None:
+    key_dim, value_dim, rows = 64, 32, 2000
+    server = start_server(*ANY, "--password", "pw")
+    owner, lane = owner_of(server, wire_class, "pw"), FrameWire(server.binary_port)
+    number = struct.Struct("<H").pack
+    k, v = normal(1, rows, key_dim), normal(2, rows, value_dim)
+    place = struct.pack("<HI", 0, rows)
+    assert lane.ask(0x21, named(b"s", place + b"x"))[1].startswith(b"NOAUTH")
+    assert lane.ask(AUTH, b"pw") == (OK, b"")
+    assert lane.ask(0x21, named(b"s", place + b"x"))[1].startswith(b"ERR session not found")
+    status, slot = lane.ask(0x20, named(b"s", number(key_dim) + number(value_dim)))
+    assert status == OK and len(slot) == 8
+    assert lane.ask(0x23, named(b"s", number(0) + number(3) + k[7].tobytes())) == (MISS, b"")
+    assert lane.ask(0x21, named(b"s", place + k.tobytes() + v.tobytes()[:-1]))[0] == ERROR
+    assert lane.ask(0x21, named(b"s", place + k.tobytes() + v.tobytes())) == (OK, b"")
+    assert lane.ask(0x22, named(b"s", number(0))) == (OK, b"")
+    status, best = lane.ask(0x23, named(b"s", number(0) + number(3) + k[7].tobytes()))
+    assert (status, len(best)) == (OK, 3 * value_dim * 4)
+    assert best == owner.command("ATTEND.QUERY", "s", 0, 3, k[7].tobytes())
+    np.testing.assert_allclose(np.frombuffer(best, np.float32)[:value_dim], v[7], atol=0.05)
+
+
 def test_a_taken_port_is_an_error_that_names_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -182,7 +205,7 @@ def test_random_frames_harm_nobody(
 
     def hostile() -> bytes:
         opcode, body = (
-            chance.choice((FUSED, FUSED, PING, AUTH, AUTH_USER, chance.randrange(256))),
+            chance.choice((FUSED, FUSED, 0x20, 0x21, 0x23, PING, AUTH, AUTH_USER, chance.randrange(256))),
             chance.randbytes(chance.choice((0, 3, 30, 3000, 100_000))),
         )
         if opcode == FUSED and chance.random() < 0.5:
@@ -207,7 +230,7 @@ def test_random_frames_harm_nobody(
         except (EOFError, OSError):
             pass
         lane.close()
-    assert said[ERROR] > 100 and set(said) <= {OK, ERROR}
+    assert said[ERROR] > 100 and set(said) <= {OK, MISS, ERROR}
     while b"connected_clients:1\r" not in owner.command("INFO", "clients"):
         pass
     assert owner.command("GET", "k") == b"v"
