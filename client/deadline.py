@@ -34,12 +34,16 @@ class Deadline:
         Raises:
             TimedOut: The deadline has passed.
         """
-        left = self._end - self._clock()
+        left = self.left
         if left <= 0:
             raise TimedOut(f"no result within {self._total:g} s")
         return min(left, self._silence)
 
+    @property
+    def left(self) -> float:
+        """Seconds until the whole time is over; below 0 afterwards."""
+        return self._end - self._clock()
+
     def within(self, total: float) -> "Deadline":
         """A deadline for a part of the exchange: as this one, but no later than `total` seconds from now."""
-        left = self._end - self._clock()
-        return Deadline(min(total, left), min(total, self._silence), clock=self._clock)
+        return Deadline(min(total, self.left), min(total, self._silence), clock=self._clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 LEAST_BYTES = 1 << 20
@@ -10,6 +11,8 @@ LEAST_TOKENS = 16
 """Likewise prefills of fewer tokens."""
 WEIGHT = 0.3
 """Of a new measurement in its average."""
+RUN_BYTES, STEP = 16 << 20, 256
+"""Of a run of rows, after which it is asked again whether fetching pays: its bytes, and what its tokens are a multiple of."""
 PROBE = 8
 """After so many fetches declined in a row one is made, to see whether the link has become faster."""
 
@@ -47,6 +50,45 @@ class Pace:
             return None
         self._declined += 1
         return f"{tokens} tokens would take {fetch:.3g} s to fetch, {prefill:.3g} s to prefill"
+
+
+class Watch:
+    """A fetch under way, in runs of rows: whether the rest of it had better be prefilled.
+
+    Args:
+        pace: What prefilling has been measured to take.
+        nbytes: Bytes of one token's rows.
+        tokens: How many are to be fetched.
+        clock: Source of the time, in seconds.
+    """
+
+    def __init__(self, pace: Pace, nbytes: int, tokens: int, clock: Callable[[], float]) -> None:
+        self._pace = pace
+        self._nbytes = nbytes
+        self._tokens = tokens
+        self._clock = clock
+        self._came, self._at = 0, clock()
+
+    @property
+    def run(self) -> int:
+        """Tokens of a run: its bytes tell how fast the link is, and at its end a chunk may begin."""
+        return max(1, RUN_BYTES // self._nbytes // STEP) * STEP
+
+    def stops(self, came: int, left: float) -> bool:
+        """Whether what has come, so many tokens, is all that is to be waited for.
+
+        Args:
+            came: Tokens whose rows have come.
+            left: Seconds until the fetch has to be over.
+        """
+        now = self._clock()
+        seconds, tokens = now - self._at, came - self._came
+        self._came, self._at = came, now
+        rest = self._tokens - came
+        if rest < LEAST_TOKENS or tokens * self._nbytes < LEAST_BYTES:
+            return False
+        fetch = rest * seconds / tokens
+        return fetch > left or (self._pace.prefill is not None and fetch > rest / self._pace.prefill)
 
 
 def _averaged(before: float | None, now: float) -> float:

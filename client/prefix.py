@@ -15,6 +15,7 @@ from .errors import Absent, BadReply, NotStored, ServerRefused
 from .identity import check_tokens
 from .lane import Lane
 from .mapping import NotMapped, PrefixMap, fill
+from .pace import Watch
 from .plan import Attached
 from .requests import Name
 from .route import Route
@@ -23,7 +24,13 @@ from .shape import ModelLayout, Shape, runs
 
 
 def restore(
-    lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, ids: Sequence[int], route: Route
+    lane: Lane,
+    deadline: Deadline,
+    namespace: Name,
+    shape: Shape,
+    ids: Sequence[int],
+    route: Route,
+    watch: Watch | None = None,
 ) -> list[Any]:
     """Caches that hold the tokens `ids`, in the model's own element types.
 
@@ -36,16 +43,21 @@ def restore(
         shape: What the caches must look like.
         ids: The tokens.
         route: How rows come; what came is counted there.
+        watch: Says when the rest of what comes over a connection had better be prefilled: then the caches
+            hold fewer tokens, which they tell. None, and for a model that keeps states: all of them.
 
     Raises:
         OtherTokens: The name stands for other tokens.
         NotStored: It is not there, or not whole, or stored in other formats.
         StoreError: The server refused, answered nonsense, or is not available.
     """
-    tokens = len(ids)
+    tokens: int = len(ids)
+    arrays: list[Any] = []
     _check_stored(lane, deadline, namespace, shape, ids)
-    arrays = _rows(lane, deadline, namespace, shape, tokens, route) if shape.specs else []
-    held = states(lane, deadline, namespace, shape.layout, tokens)
+    if shape.specs:
+        watched = None if shape.whole else watch
+        tokens, arrays = _rows(lane, deadline, namespace, shape, tokens, route, watched)
+    held = states(lane, deadline, namespace, shape.layout, len(ids))
     # What is still to be computed can be computed by the thread that began it only.
     mx.eval(arrays)
     caches: dict[int, Any] = dict(zip(shape.layout.state_caches, held, strict=True))
@@ -62,17 +74,28 @@ def _cache(keys: Any, values: Any, tokens: int, attached: Attached | None) -> An
 
 
 def _rows(
-    lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens: int, route: Route
-) -> list[Any]:
-    """The arrays of all layers kept as rows: k0 v0 k1 v1 and so on."""
+    lane: Lane,
+    deadline: Deadline,
+    namespace: Name,
+    shape: Shape,
+    tokens: int,
+    route: Route,
+    watch: Watch | None,
+) -> tuple[int, list[Any]]:
+    """How many tokens came, and the arrays of all layers kept as rows: k0 v0 k1 v1 and so on."""
     if route.maps and not any(spec.details.grouped for spec in shape.specs):
         arriving = _landings(shape, tokens)
         if _map(lane, deadline, namespace, shape, tokens, arriving, route):
-            return [each.array() for each in arriving]
+            return tokens, [each.array() for each in arriving]
     arriving = _landings(shape, tokens)
-    for start, end in runs(0, tokens, max(spec.wire.row_bytes for spec in shape.specs)):
+    most = None if watch is None else watch.run
+    for start, end in runs(0, tokens, max(spec.wire.row_bytes for spec in shape.specs), most):
         _fetch(lane, deadline, namespace, shape.specs, arriving, start, end)
-    return [each.array() for each in arriving]
+        if watch is not None and end < tokens and watch.stops(end, deadline.left):
+            for each in arriving:
+                each.cut(end)
+            return end, [each.array() for each in arriving]
+    return tokens, [each.array() for each in arriving]
 
 
 def _landings(shape: Shape, tokens: int) -> Sequence[Landing]:

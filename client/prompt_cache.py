@@ -24,7 +24,7 @@ from .link import Link, Work
 from .pace import Pace
 from .publisher import Publisher
 from .requests import Found, tokens_of
-from .reuse import Declined, Other, explanation, find, names_of, others, restore_longest
+from .reuse import Declined, Other, explanation, find, held, names_of, others, restore_longest
 from .route import LaneName, Route
 from .stats import Stats, attempt, reason
 from .tls import Tls
@@ -296,8 +296,8 @@ class PionPromptCache(AttendQueries):
             if not turn.hit:
                 turn = self._turn(names_of(model, ids, tokens_of(parent)), until)
         known = tokens_of(parent)
-        done = 0 if caches is None else known
-        self._stats.add(tokens_restored=done)
+        done = 0 if caches is None else held(shape, caches, known)
+        self._stats.add(tokens_restored=done, fetches_cut=0 < done < known)
         self._publisher.remember(ids[:known])
         if caches is not None and done == len(ids):
             return caches
@@ -378,6 +378,7 @@ class PionPromptCache(AttendQueries):
         self._publisher.remember(ids[:known])
         if caches is None:
             return None, 0
+        known = held(self._shape, caches, known)
         self._stats.add(tokens_restored=known)
         return caches, known
 

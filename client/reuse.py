@@ -14,7 +14,7 @@ from .deadline import Clock, Deadline
 from .digest import differences
 from .errors import BadReply, NotStored
 from .lane import Lane
-from .pace import Pace
+from .pace import Pace, Watch
 from .requests import Found
 from .route import Route
 
@@ -110,10 +110,17 @@ def restore_longest(
     if objection is not None:
         raise Declined(found, objection)
     begin = clock()
-    caches = restore(lane, deadline, found.namespace, shape, ids[: found.tokens], route)
+    watch = None if pace is None else Watch(pace, shape.plan.bytes(1), found.tokens, clock)
+    caches = restore(lane, deadline, found.namespace, shape, ids[: found.tokens], route, watch)
     if pace is not None:
-        pace.fetched(nbytes, clock() - begin)
+        pace.fetched(shape.plan.bytes(held(shape, caches, found.tokens)), clock() - begin)
     return found, caches
+
+
+def held(shape: Shape, caches: Sequence[Any], known: int) -> int:
+    """How many tokens restored caches hold, of so many that are stored."""
+    kept = shape.layout.row_caches
+    return int(caches[kept[0]].offset) if kept else known
 
 
 @dataclass(frozen=True, slots=True)

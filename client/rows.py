@@ -37,6 +37,9 @@ class Landing(Protocol):
     def fill(self, start: int, end: int, rows: memoryview) -> None:
         """Take those rows from where they are instead. Other landings may be filled meanwhile."""
 
+    def cut(self, tokens: int) -> None:
+        """No more rows than these will come; they have come."""
+
     def array(self) -> Any:
         """The whole side, ``[1, heads, tokens or more, head_dim]`` in the model's element type.
 
@@ -126,6 +129,9 @@ class _Filled(ABC):
         self._put(start, end, rows)
         self._held += end - start
 
+    def cut(self, tokens: int) -> None:
+        self._tokens = tokens
+
     def array(self) -> Any:
         if self._held != self._tokens:
             raise BadReply(f"{self._held} of {self._tokens} rows came")
@@ -151,6 +157,10 @@ class _Unpacked(_Filled):
         if end == self._tokens:
             self._target[:, end:] = 0
 
+    def cut(self, tokens: int) -> None:
+        super().cut(tokens)
+        self._target[:, tokens:] = 0
+
     def _finished(self) -> mx.array:
         array = self._arrays[0].view(DTYPES[self._element])
         return array if self._element is self._side.element else array.astype(DTYPES[self._side.element])
@@ -169,7 +179,7 @@ class _Packed(_Unpacked):
     def _put(self, start: int, end: int, rows: memoryview) -> None:
         side = self._side
         first = start * side.head_dim * self._element.itemsize
-        layout = Heads(side.heads, room(self._tokens) * side.head_dim, side.head_dim)
+        layout = Heads(side.heads, self._target.shape[1] * side.head_dim, side.head_dim)
         target = self._target.reshape(-1).view(np.uint8).data[first:]
         unpack(self._spec, rows, end - start, self._element, target, layout=layout)
 
@@ -197,7 +207,7 @@ class _Attached(_Filled):
 
     def _finished(self) -> tuple[mx.array, ...]:
         element = DTYPES[self._side.element]
-        codes, scales, biases = self._arrays
+        codes, scales, biases = (array[:, :, : self._tokens] for array in self._arrays)
         return codes, scales.astype(element), biases.astype(element)
 
 

@@ -103,7 +103,8 @@ class Shape:
         return bool(self.layout.state_caches)
 
 
-def runs(first: int, end: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut the rows `first` to `end - 1` so that each run fits a bulk string."""
+def runs(first: int, end: int, row_bytes: int, most: int | None = None) -> Iterator[tuple[int, int]]:
+    """Cut the rows `first` to `end - 1` so that each run fits a bulk string, and has at most `most`."""
     step = max(1, BULK_BYTES // row_bytes)
+    step = step if most is None else min(step, most)
     return ((start, min(start + step, end)) for start in range(first, end, step))

@@ -38,6 +38,7 @@ class Stats:
         tokens_restored: Tokens of them that were restored.
         tokens_prefilled: Tokens that were prefilled.
         fetches_declined: Misses because prefilling is faster than fetching what is stored.
+        fetches_cut: Prefixes of which a beginning was restored, because the rest is prefilled sooner.
         admission_skips: Prefixes not published because they had not been missed often enough.
         not_asked: Exchanges left out because the server had failed a moment before.
         unavailable: Exchanges that failed because the server could not be reached or was too slow.
@@ -59,6 +60,7 @@ class Stats:
     tokens_restored: int = 0
     tokens_prefilled: int = 0
     fetches_declined: int = 0
+    fetches_cut: int = 0
     admission_skips: int = 0
     not_asked: int = 0
     unavailable: int = 0

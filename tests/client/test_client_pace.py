@@ -6,8 +6,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from client_peers import Clock
 from pionkv.client import PionPromptCache
-from pionkv.client.pace import PROBE, Pace
+from pionkv.client.pace import PROBE, Pace, Watch
 
 Tiny = Callable[..., Any]
 ROW = 4 * 2 * 512 * 4  # layers, sides, elements, bytes
@@ -22,6 +23,7 @@ class Slow:
         self.prefilling = 0.0
         self.rate = bytes_a_second
         forever = {"deadline": 1e9, "silence": 1e9, "connect_timeout": 1e9}
+        self.throttled_after, self.throttled_rate = 1 << 60, bytes_a_second
         self.cache: PionPromptCache | None = None
         self.cache = PionPromptCache(
             model, port=port, lane="tcp", clock=self.clock, background=False, **forever, **options
@@ -29,7 +31,14 @@ class Slow:
 
     def clock(self) -> float:
         received = 0 if self.cache is None else self.cache._link.traffic.received
-        return self.prefilling + received / self.rate
+        slow = max(0, received - self.throttled_after)
+        return self.prefilling + (received - slow) / self.rate + slow / self.throttled_rate
+
+    def throttle(self, after: int, bytes_a_second: float) -> None:
+        """Become slow once so many more bytes have come."""
+        assert self.cache is not None
+        self.throttled_after = self.cache._link.traffic.received + after
+        self.throttled_rate = bytes_a_second
 
     def ask(self, ids: list[int]) -> tuple[Any, ...]:
         """How many tokens were restored, prefilled, and fetches declined by this; the logits after it."""
@@ -95,3 +104,29 @@ def test_small_things_are_not_measured() -> None:
     assert pace.objection(100, 1 << 20) == "100 tokens would take 10 s to fetch, 1 s to prefill"
     pace.fetched(1 << 20, 1)
     assert pace.link == pytest.approx((0.7 * 0.1 + 0.3 * 1) * (1 << 20))
+
+
+@pytest.mark.parametrize("throttled, restored", [(10, 512), (110, 1000)])
+def test_a_link_that_becomes_slow_brings_a_beginning(
+    tiny: Tiny, store_port: int, monkeypatch: pytest.MonkeyPatch, throttled: int, restored: int
+) -> None:
+    """Its rate, in tokens a second, is below that of prefilling, or above."""
+    monkeypatch.setattr("pionkv.client.pace.RUN_BYTES", 256 * ROW)
+    ids = [int(token) for token in np.random.default_rng(throttled).integers(2, 300, 1000)]
+    link = Slow(tiny(kv_heads=4, head_dim=128), store_port, ROW * 1000)
+    expected = link.ask(ids)[-1]
+    link.throttle(300 * ROW, ROW * throttled)
+    assert link.ask(ids) == (restored, 1000 - restored, 0, expected)
+    assert link.cache is not None and link.cache.stats()["fetches_cut"] == (restored < 1000)
+    assert link.cache.stats()["stores"] == 1
+
+
+def test_what_would_not_come_in_time_is_not_waited_for() -> None:
+    clock = Clock()
+    watch = Watch(Pace(), ROW, 1000, clock)
+    clock.now += 1
+    assert not watch.stops(400, left=1.6)
+    clock.now += 1
+    assert watch.stops(600, left=1.9)
+    clock.now += 9
+    assert not watch.stops(990, left=0.01), "a handful of tokens"
