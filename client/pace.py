@@ -12,7 +12,7 @@ LEAST_TOKENS = 16
 WEIGHT = 0.3
 """Of a new measurement in its average."""
 RUN_BYTES, STEP = 16 << 20, 256
-"""Of a run of rows, after which it is asked again whether fetching pays: its bytes, and what its tokens are a multiple of."""
+"""Bytes of a run of rows, about, and what its tokens are a multiple of."""
 PROBE = 8
 """After so many fetches declined in a row one is made, to see whether the link has become faster."""
 
