@@ -36,6 +36,7 @@ from harness import RESULTS, Row, interleaved, rate_row, write_results  # noqa: 
 from pionkv.kernels import Element, LayerSpec, pack  # noqa: E402
 from pionkv.kernels.attention import PackedLayer, Query, contiguous_map, oracle  # noqa: E402
 from pionkv.kernels.attention.mlx_engine import MlxEngine  # noqa: E402
+from pionkv.kernels.attention.mlx_rows import quantized_products_work  # noqa: E402
 from pionkv.protocol.request import encode_command  # noqa: E402
 from pionkv.storage import Run  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
@@ -266,13 +267,21 @@ def main() -> None:
                     print(lines[-1].work, lines[-1].extra, flush=True)
         finally:
             server.close()
-    for rows in options.rows[-1:]:
-        lines += [packed_or_decoded(options, rows, format) for format in ("mlx4g32", "mlx8g64")]
+    products = quantized_products_work()
+    if products:
+        lines += [packed_or_decoded(options, options.rows[-1], format) for format in ("mlx4g32", "mlx8g64")]
     engine = MlxEngine()
     shape = f"{options.query_heads} query heads, {options.kv_heads} key/value heads of {options.head_dim}"
     gpu = {} if engine.device == "cpu" else {"gpu": mx.device_info().get("device_name", engine.device)}
     write_results(
-        options.name, lines, directory=options.out, blas=BLAS.note, shape=shape, format=options.format, **gpu
+        options.name,
+        lines,
+        directory=options.out,
+        blas=BLAS.note,
+        shape=shape,
+        format=options.format,
+        quantised_products=products,
+        **gpu,
     )
 
 
