@@ -246,7 +246,7 @@ def test_workers_of_one_server_fetch_a_prefix_once(peer, cluster) -> None:
         for piece in each.connection.pack_command("KV.PREFIX.LOOKUP", "n"):
             each.connection._sock.sendall(piece)
     assert [each.connection.read_response() for each in many] == [b"HIT"] * 8
-    until(lambda: other.tier().get("tier_hits"), "the count")
+    until(lambda: other.tier().get("tier_bytes_in"), "the count")
     assert other.tier()["tier_bytes_in"] == 3000 * 4 * 64
 
 
