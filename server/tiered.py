@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pionkv.protocol.table import COMMANDS
+from pionkv.protocol.table import COMMANDS, CommandSpec
 
 from .acl.permit import Refused, names, sources
 from .arguments import Argument, integer
+from .attention.sources import stored_names
 from .clients import Client
 from .dispatch import Handler, Slow
 
 if TYPE_CHECKING:
     from .tier.link import TierLink
 
-CHECKED = frozenset({"KV.PREFIX.LOOKUP", "KV.PREFIX.MAP", "KV.PREFIX.ADMIT"})
+CHECKED = frozenset({"KV.PREFIX.LOOKUP", "KV.PREFIX.MAP", "KV.PREFIX.ADMIT", "ATTEND.PREFIX.LOOKUP"})
 """Commands with which a restore begins: they see to it that what is here is not older than the tier's."""
 BROUGHT = CHECKED | {
     "KV.PREFIX.BEGIN",
@@ -41,6 +42,7 @@ CHANGES = frozenset(
 )
 """Commands that change a prefix without a notice."""
 MILLISECONDS = 1000
+ATTENTION = "attention"
 
 
 def tiered(name: str, handler: Handler) -> Handler:
@@ -54,7 +56,7 @@ def tiered(name: str, handler: Handler) -> Handler:
         if link is None:
             return handler(client, args)
         try:
-            used = list(dict.fromkeys((*names(spec, args), *sources(spec, args))))
+            used = _used(client, spec, args)
         except Refused:
             return handler(client, args)
         wanted = [each for each in used if link.wants(each, check=check)] if name in BROUGHT else []
@@ -63,6 +65,14 @@ def tiered(name: str, handler: Handler) -> Handler:
         return _run(link, wanted, used if name in CHANGES else (), handler, client, args)
 
     return run
+
+
+def _used(client: Client, spec: CommandSpec, args: Sequence[Argument]) -> list[bytes]:
+    """The prefixes that a command line is about, each once. Raises `Refused` for names that are none."""
+    found = dict.fromkeys((*names(spec, args), *sources(spec, args)))
+    if spec.group == ATTENTION:
+        found = dict.fromkeys(name for sid in found for name in stored_names(client.user, sid))
+    return list(found)
 
 
 async def _run(

@@ -61,11 +61,12 @@ def find(store: Store, namespace: bytes, layer: int) -> Source | None:
 
 def resolve(store: Store, user: User, sid: bytes, layer: int) -> Source | None:
     """The rows that `sid` means. Raises as `find`."""
-    found = (find(store, name, layer) for name in _names(user, sid))
+    found = (find(store, name, layer) for name in stored_names(user, sid))
     return next(filter(None, found), None)
 
 
-def _names(user: User, sid: bytes) -> Iterator[bytes]:
+def stored_names(user: User, sid: bytes) -> Iterator[bytes]:
+    """The prefixes whose rows `sid` may mean, the first that is there counts."""
     yield sid + OWN
     yield sid
     if sid.endswith(CLIENT) and user.sees(bare := sid.removesuffix(CLIENT)):

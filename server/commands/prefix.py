@@ -176,17 +176,13 @@ def _question(client: Client, cursor: Cursor) -> Question:
 
 def drop(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     """KV.PREFIX.DROP ns [ns ...]: how many there were, here or in the tier."""
-    service = client.service
-    names, notices = list(dict.fromkeys(map(blob, args[1:]))), service.notices
+    notices, store, tier = client.service.notices, client.service.store, client.service.tier
+    names = list(dict.fromkeys(map(blob, args[1:])))
     there = notices.present(names)
-    if service.tier is not None:
-        elsewhere = [name for name in names if not service.store.has_namespace(name)]
-        count = service.store.drop_namespaces(names)
-        notices.dropped(there)
-        return _drop_in_tier(service.tier, names, elsewhere, count)
-    count = service.store.drop_namespaces(names)
+    elsewhere = [] if tier is None else [name for name in names if not store.has_namespace(name)]
+    count = store.drop_namespaces(names)
     notices.dropped(there)
-    return reply.integer(count)
+    return reply.integer(count) if tier is None else _drop_in_tier(tier, names, elsewhere, count)
 
 
 async def _drop_in_tier(tier: TierLink, names: list[bytes], elsewhere: list[bytes], count: int) -> bytes:

@@ -134,7 +134,8 @@ class TierLink:
         if task is None:
             task = self._bringing[name] = self._loop.create_task(self._bring(name, prefill_us))
             task.add_done_callback(lambda done: self._brought(name, done))
-        await asyncio.shield(task)
+        # Not awaited itself: who waits goes on when it is cancelled, too.
+        await asyncio.wait((task,))
 
     def _brought(self, name: bytes, task: asyncio.Task[None]) -> None:
         del self._bringing[name]
@@ -321,6 +322,9 @@ class TierLink:
 
     async def drop(self, names: list[bytes]) -> set[bytes]:
         """Tell the tier that these were dropped, now or, if it does not answer, later; those that it held."""
+        for name in names:
+            if (reading := self._bringing.get(name)) is not None:
+                reading.cancel()
         tasks = {self._start(self._drop(name)): name for name in names}
         done, _ = await asyncio.wait(tasks, timeout=DROP_DEADLINES * self._guard.deadline)
         return {tasks[task] for task in done if task.result()}
@@ -332,6 +336,9 @@ class TierLink:
                 return await self._publisher.drop(name)
         except TierError as error:
             self._counts[f"undropped:{error.reason}"] += 1
+            return False
+        except StorageError as error:
+            logger().warning("a drop is told to the tier again", error=str(error))
             return False
         finally:
             self._dropping.discard(name)

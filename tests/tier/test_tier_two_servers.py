@@ -255,3 +255,11 @@ def test_a_plain_address_of_a_cluster_will_do(peer, cluster) -> None:
     for number in range(8):
         published(one, f"n{number}", number, 4)
     assert all([key for key in node.client.scan_iter()] for node in cluster.nodes)
+
+
+def test_attention_finds_the_rows_of_another_server(pair) -> None:
+    one, other = pair
+    published(one, "n", 1, 8)
+    found = other.command("ATTEND.PREFIX.LOOKUP", "n_attn", 0)
+    assert found == one.command("ATTEND.PREFIX.LOOKUP", "n_attn", 0) and not isinstance(found, Exception)
+    assert whole(other, "n", 8) == expected((1, 0, 8))
