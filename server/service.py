@@ -198,7 +198,7 @@ class Service:
         # Nothing of a tier is loaded where there is none.
         from .tier.opening import open_tier
 
-        self.tier = open_tier(self.settings, self.store, self.place, self.metrics.tier, self.threads)
+        self.tier = open_tier(self.settings, self.store, self.place, self.metrics.tier)
         if self.tier is not None:
             self.notices.on_change = self.tier.changed
 

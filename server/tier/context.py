@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -49,8 +48,6 @@ class Context:
         guard: Asks the tier.
         counts: Counters, by name.
         origin: Names this server in what it writes.
-        threads: Where syncing goes on.
-        durable: What becomes visible is on the disk before.
         up: Bandwidth to the tier.
         down: Bandwidth from the tier.
     """
@@ -59,7 +56,5 @@ class Context:
     guard: Guard
     counts: Counter[str]
     origin: str
-    threads: Executor
-    durable: bool
     up: Pace = field(default_factory=Pace)
     down: Pace = field(default_factory=Pace)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from concurrent.futures import Executor
 
-from pionkv.storage import Durability, Store
+from pionkv.storage import Store
 
 from ..config import Settings
 from ..place import Place
@@ -18,9 +17,7 @@ from .link import TierLink
 OBJECTS = ("s3://", "file://")
 
 
-def open_tier(
-    settings: Settings, store: Store, place: Place, counts: Counter[str], threads: Executor
-) -> TierLink | None:
+def open_tier(settings: Settings, store: Store, place: Place, counts: Counter[str]) -> TierLink | None:
     """The tier that the settings name; None without one. Nothing is connected before it is asked.
 
     Args:
@@ -28,7 +25,6 @@ def open_tier(
         store: The store.
         place: Which worker this is.
         counts: Where the tier counts.
-        threads: For work on the disk.
     """
     if settings.tier is None:
         return None
@@ -39,8 +35,6 @@ def open_tier(
         Guard(tier, deadline, counts),
         counts,
         f"{socket.gethostname()}:{settings.port}",
-        threads,
-        Durability(settings.durability) is Durability.ALWAYS,
     )
     owner = f"{place.run_id}:{place.number}:{place.lives}".encode()
     return TierLink(

@@ -150,7 +150,7 @@ class Reader:
 
     async def _fetch(self, record: Record, decision: Decision) -> int:
         """Lay a prefix down; its generation, or 0 when that has to be found out by the publisher."""
-        store, context = self._context.store, self._context
+        store = self._context.store
         schemas = record.decoded_schemas()
         try:
             transaction = store.begin_transaction(secrets.token_hex(16).encode(), _plan(record, schemas))
@@ -158,8 +158,6 @@ class Reader:
             try:
                 await self._fill(record, filler, decision)
                 filler.finish()
-                if context.durable:
-                    await self._loop.run_in_executor(context.threads, transaction.to_disk)
                 generation = transaction.publish().generation
             finally:
                 filler.close()

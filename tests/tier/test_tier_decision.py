@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,9 @@ def run(tmp_path: Path) -> Any:
 
     def start(tier: Any, work: Any, deadline: float = 0.05) -> Any:
         async def main() -> Any:
-            with Store.open(tmp_path / "store") as store, ThreadPoolExecutor(1) as threads:
+            with Store.open(tmp_path / "store") as store:
                 guard = Guard(tier, deadline, Counter())
-                context = Context(store, guard, guard._counts, "here", threads, durable=False)
+                context = Context(store, guard, guard._counts, "here")
                 try:
                     return await work(Reader(context), context)
                 finally:
