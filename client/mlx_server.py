@@ -106,30 +106,45 @@ class ModelStore:
 
     def restore(self, model: object, tokens: list[int], held: int) -> tuple[list[Any] | None, int]:
         """Caches of more of the tokens than `held`, and how many; or None and `held`."""
-        store = self._store_of(model, tokens)
-        if store is None:
+        try:
+            return self._restore(model, tokens, held)
+        except Exception:
+            self._give_up()
             return None, held
-        caches = None
-        if len(tokens) - held > LEAST_GAIN:
-            caches, count = store.restore(tokens[:-1], beyond=held + LEAST_GAIN - 1)
-            if caches is not None:
-                held = count
-                _log.info("%d of %d prompt tokens were restored from the store", count, len(tokens))
-            self._tell(store)
-        self._begun.append((list(tokens), held, self._clock()))
-        return caches, held
 
     def keep(self, model: object, tokens: list[int], caches: list[Any]) -> None:
         """Publish caches in the background."""
-        store = self._store_of(model, tokens)
-        if store is not None:
-            self._time(store, tokens)
-            store.keep(tokens, caches)
+        try:
+            store = self._store_of(model, tokens)
+            if store is not None:
+                self._time(store, tokens)
+                store.keep(tokens, caches)
+        except Exception:
+            self._give_up()
 
     def close(self) -> None:
         """Publish what waits to be, within the deadline."""
         if self._store is not None:
             self._store.close()
+
+    def _restore(self, model: object, tokens: list[int], held: int) -> tuple[list[Any] | None, int]:
+        store = self._store_of(model, tokens)
+        if store is None or len(tokens) - held <= LEAST_GAIN:
+            return None, held
+        caches, count = store.restore(tokens[:-1], beyond=held + LEAST_GAIN - 1)
+        if caches is not None:
+            held = count
+            _log.info("%d of %d prompt tokens were restored from the store", count, len(tokens))
+        self._tell(store)
+        # A prompt that was broken off is not timed by the next one that is alike.
+        others = [each for each in self._begun if each[0] != tokens]
+        self._begun = deque([*others, (list(tokens), held, self._clock())], MOST_PROMPTS)
+        return caches, held
+
+    def _give_up(self) -> None:
+        """A mistake of ours must not end the thread that generates for everybody."""
+        _log.exception("the store of this model is not used any more")
+        self._store = None
 
     def _store_of(self, model: object, tokens: Sequence[int]) -> PionPromptCache | None:
         """What stores for a model; None where nothing can be: images stand in a prompt as negative ids."""

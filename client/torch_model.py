@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicLayer
 from .digest import FIELDS, SAMPLES, Identity, digest_of, field_of_setting, vocabulary
 from .errors import UnsupportedModel
 from .head_rows import Bits, HeadRows
-from .shape import ROWS, LayerLayout, ModelLayout, Shape, SideLayout
+from .shape import ROWS, CacheLayout, LayerLayout, ModelLayout, Shape, SideLayout
 
 ELEMENTS = {torch.float32: Element.F32, torch.float16: Element.F16, torch.bfloat16: Element.BF16}
 CHUNK = 2048
@@ -42,30 +42,22 @@ def run(model: Any, ids: list[int], cache: DynamicCache) -> None:
             model(input_ids=torch.tensor([ids[start : start + CHUNK]], device=model.device), **named)
 
 
-def read_layout(model: Any) -> ModelLayout:
-    """Find out what the model's caches hold, by one token.
+def read_layout(model: Any) -> tuple[ModelLayout, list[torch.device]]:
+    """Find out what the model's caches hold, and where each layer's is, by one token.
 
     Raises:
         UnsupportedModel: A layer keeps something else than one row a token.
     """
     cache = DynamicCache(config=model.config)
     run(model, [0], cache)
-    check_layers(cache)
-    rows = tuple(
-        LayerLayout(_side(index, layer.keys), _side(index, layer.values))
-        for index, layer in enumerate(cache.layers)
-    )
+    rows = _layers(cache)
     if not rows:
         raise UnsupportedModel("the model has no caches")
-    return ModelLayout((ROWS,) * len(rows), rows)
+    return ModelLayout((ROWS,) * len(rows), rows), [layer.keys.device for layer in cache.layers]
 
 
-def check_layers(cache: Any) -> None:
-    """See that every layer of a cache keeps a row a token.
-
-    Raises:
-        UnsupportedModel: One does not; the text names it.
-    """
+def _layers(cache: Any) -> CacheLayout:
+    """What the layers of a cache hold, each a row a token. Raises `UnsupportedModel`."""
     for index, layer in enumerate(cache.layers):
         if type(layer) is not DynamicLayer:
             raise UnsupportedModel(
@@ -75,6 +67,10 @@ def check_layers(cache: Any) -> None:
             raise UnsupportedModel(f"layer {index} leaves its cache empty")
         if layer.keys.shape[0] != 1:
             raise UnsupportedModel(f"the cache is of {layer.keys.shape[0]} sequences, stored can be 1")
+    return tuple(
+        LayerLayout(_side(index, layer.keys), _side(index, layer.values))
+        for index, layer in enumerate(cache.layers)
+    )
 
 
 def _side(index: int, tensor: torch.Tensor) -> SideLayout:
@@ -90,12 +86,7 @@ def filled(shape: Shape, cache: Any, tokens: int) -> HeadRows:
     Raises:
         UnsupportedModel: It is not a cache of that shape, or holds less.
     """
-    check_layers(cache)
-    rows = tuple(
-        LayerLayout(_side(index, layer.keys), _side(index, layer.values))
-        for index, layer in enumerate(cache.layers)
-    )
-    if rows != shape.layout.rows:
+    if _layers(cache) != shape.layout.rows:
         raise UnsupportedModel("the cache is that of another model")
     held = min(layer.get_seq_length() for layer in cache.layers)
     if held < tokens:
@@ -119,13 +110,16 @@ def tensor_of(bits: Bits, element: Element, device: Any) -> torch.Tensor:
     return torch.from_numpy(bits).to(device)
 
 
-def cache_of(model: Any, layout: ModelLayout, arrays: list[Bits]) -> DynamicCache:
-    """A cache that holds arrays ``[heads, tokens, head_dim]``: k0 v0 k1 v1 and so on."""
+def cache_of(
+    model: Any, layout: ModelLayout, devices: list[torch.device], arrays: list[Bits]
+) -> DynamicCache:
+    """A cache of arrays ``[heads, tokens, head_dim]``, k0 v0 k1 v1 and so on, each layer on its device."""
     cache = DynamicCache(config=model.config)
-    for index, (layer, keys, values) in enumerate(zip(layout.rows, arrays[::2], arrays[1::2], strict=True)):
+    sides = zip(layout.rows, devices, arrays[::2], arrays[1::2], strict=True)
+    for index, (layer, device, keys, values) in enumerate(sides):
         cache.update(
-            tensor_of(keys, layer.keys.element, model.device)[None],
-            tensor_of(values, layer.values.element, model.device)[None],
+            tensor_of(keys, layer.keys.element, device)[None],
+            tensor_of(values, layer.values.element, device)[None],
             index,
         )
     return cache

@@ -123,8 +123,8 @@ class TransformersCache:
             beyond: More than so many must be stored, else nothing is restored.
 
         Returns:
-            A cache on the model's device, and how many tokens it holds; None and 0 when nothing is restored,
-            and `stats` says why.
+            A cache, each layer where the model has it, and how many tokens it holds; None and 0 when nothing
+            is restored, and `stats` says why.
         """
         ids, shape, model = [int(token) for token in token_ids], self._shape, self._digest
         if shape is None or not ids:
@@ -149,7 +149,7 @@ class TransformersCache:
         tokens, arrays = answer
         self._stats.add(tokens_restored=tokens)
         self._publisher.remember(ids[:tokens])
-        return self._torch.cache_of(self._model, shape.layout, arrays), tokens
+        return self._torch.cache_of(self._model, shape.layout, self._devices, arrays), tokens
 
     def keep(self, token_ids: Sequence[int], cache: DynamicCache, prefill_ms: float = 0.0) -> bool:
         """Publish what a cache holds; only rows that are new are sent.
@@ -216,7 +216,7 @@ class TransformersCache:
 
     def _shape_of(self, vquant: str) -> Shape | None:
         try:
-            layout = self._torch.read_layout(self._model)
+            layout, self._devices = self._torch.read_layout(self._model)
         except UnsupportedModel as error:
             self._stats.unsupported = str(error)
             _log.warning("prefixes are not stored: %s", error)

@@ -43,6 +43,8 @@ def mlx_server(
         from .mlx_server import SeamMoved, serve
     except ModuleNotFoundError as error:
         end(f"{error}; install pionkv[mlx]")
+    except (AttributeError, ImportError) as error:
+        end(f"this version of mlx-lm has another server than this knows: {error}")
     try:
         serve(context.args, {"url": store, "vquant": store_format, "deadline": store_deadline})
     except SeamMoved as error:

@@ -15,7 +15,7 @@ from http_server import HttpServer, cached
 from mlx_lm import load, server
 from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 from model_folder import save
-from pionkv.client import PromptStore, mlx_server
+from pionkv.client import PionPromptCache, PromptStore, mlx_server
 from pionkv.client.mlx_server import LEAST_GAIN, ModelStore, SeamMoved, StoredPromptCache, check_seam
 from small_models import MODELS, build
 from typer.testing import CliRunner
@@ -118,7 +118,7 @@ def test_a_store_that_is_not_there(serve: Serve, start_server: Callable[..., Any
     assert len(warned) == 1
 
 
-def test_a_prompt_that_is_held_whole_leaves_a_token(store_port: int) -> None:
+def test_a_prompt_that_is_held_whole_leaves_a_token(store_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(MODELS["llama"])
     provider = SimpleNamespace(model=model, tokenizer=None, model_key="m", draft_model=None)
     cache = StoredPromptCache(10, store := ModelStore(provider, {"url": f"redis://127.0.0.1:{store_port}"}))
@@ -131,6 +131,11 @@ def test_a_prompt_that_is_held_whole_leaves_a_token(store_port: int) -> None:
     assert LRUPromptCache(10).fetch_nearest_cache("m", prompt) == (None, prompt)
     # Images stand in prompts as negative numbers: they are nobody's business but this process's.
     assert cache.fetch_nearest_cache("m", [-5, *prompt]) == (None, [-5, *prompt])
+    # Whatever goes wrong in the store is no matter of the server's.
+    monkeypatch.setattr(PionPromptCache, "keep", lambda *_: 1 / 0)
+    cache.insert_cache("m", [*prompt, 7], filled)
+    assert cache.fetch_nearest_cache("m", [*prompt, 7, 8])[1] == [8]
+    monkeypatch.undo()
     provider.model_key, provider.draft_model = "n", model
     assert cache.fetch_nearest_cache("n", prompt) == (None, prompt)
     store.close()
