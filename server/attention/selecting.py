@@ -70,8 +70,6 @@ async def _append(
             writes.append(store.begin_write(namespace + side, layer, start, count, follows=True))
         for write, source in zip(writes, blobs, strict=True):
             await loop.run_in_executor(service.threads, Filler(write, Input.F32).fill, source)
-            if service.durable:
-                await loop.run_in_executor(service.threads, write.to_disk)
         store.commit(writes)
     finally:
         for write in writes:
