@@ -104,6 +104,10 @@ class FrameParser(Intake):
         """That of the frame whose header was read and whose body was not."""
         self._length = 0
 
+    def take_batch(self) -> list[list[bytes]]:
+        """Frames do not come in batches."""
+        return []
+
     def next_event(self) -> FrameEvent:
         """What has arrived next; a large body is announced by a `BulkStart` without arguments.
 

@@ -78,7 +78,11 @@ class Intake:
         """
         body = self._body
         if body is None or body.discarded:
-            self._offered = offered = self._own_room()
+            if self._head == self._tail and not self._whole and 8 * self._last >= self._capacity:
+                self._head = self._tail = 0
+                self._offered = offered = self._view
+            else:
+                self._offered = offered = self._own_room()
         else:
             self._offered = offered = body.room()
             if not offered:

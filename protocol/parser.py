@@ -89,8 +89,8 @@ class RequestParser(Intake):
         """Bytes of the open command's small arguments."""
         self._notable = min(large_bulk, limits.bulk_bytes, limits.unauthenticated_bulk_bytes)
         """Length from which on an argument may meet a limit."""
-        self._ready: list[Command] = []
-        """Commands of a batch, the last one first."""
+        self._ready: list[list[bytes]] = []
+        """Commands of a batch that were not reported yet, the last one first."""
         self._batches = (
             min(large_bulk, limits.bulk_bytes, limits.array_elements, limits.command_bytes) >= batch.LONGEST
         )
@@ -106,7 +106,7 @@ class RequestParser(Intake):
             UsageError: The event before was not answered.
         """
         if self._ready:
-            return self._ready.pop()
+            return self._next_ready()
         if self._dead is not None:
             raise self._dead
         try:
@@ -114,6 +114,32 @@ class RequestParser(Intake):
         except ProtocolError as error:
             self._fail(error)
             raise
+
+    def take_batch(self) -> list[list[bytes]]:
+        """The arguments of small commands that have arrived together, and come next; none: see `next_event`.
+
+        What is not used is to be given back.
+        """
+        if not self._ready:
+            if self._head == self._tail or self._args or self._missing or self._body is not None:
+                return []
+            return self._parse_batch()
+        commands, self._ready = self._ready, []
+        commands.reverse()
+        return commands
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is left of what has arrived; true after `take_batch` means that `NEED_DATA` comes next."""
+        return self._head == self._tail and not self._ready
+
+    def give_back(self, commands: list[list[bytes]]) -> None:
+        """The last of the commands that `take_batch` returned, which are reported again."""
+        commands.reverse()
+        self._ready = commands
+
+    def _next_ready(self) -> Command:
+        return Command([*self._ready.pop()])
 
     def _advance(self) -> RequestEvent:
         if self._body is not None:
@@ -132,8 +158,9 @@ class RequestParser(Intake):
         """Read an array's header, or a whole inline command; None when an array was opened."""
         while self._head < self._tail:
             if self._buffer[self._head] == ARRAY:
-                if self._batches and self.authenticated and self._parse_batch():
-                    return self._ready.pop()
+                if commands := self._parse_batch():
+                    self.give_back(commands)
+                    return self._next_ready()
                 count = self._array_header()
                 if count is None:
                     return NEED_DATA
@@ -180,25 +207,25 @@ class RequestParser(Intake):
         self._args = []
         return Command(args)
 
-    def _parse_batch(self) -> bool:
-        """Parse the pipeline that begins here, if there is one."""
+    def _parse_batch(self) -> list[list[bytes]]:
+        """The commands of the pipeline that begins here, if there is one."""
         head, tail = self._head, self._tail
         if (
             self._hopeless == self._reads
+            or not (self._batches and self.authenticated)
             or self._buffer.find(b"\r\n*", head, min(tail, head + NEXT_WITHIN)) < 0
+            or self._buffer[head] != ARRAY
         ):
-            return False
+            return []
         data = bytes(self._view[head : min(tail, head + batch.LONGEST)])
         if len(data) < tail - head or data[-1] != LF:
             data = data[: data.rfind(b"\r\n*") + 2]
         commands = batch.parse_batch(data)
         if commands is None:
             self._hopeless = self._reads
-            return False
+            return []
         self._head += len(data)
-        commands.reverse()
-        self._ready = commands
-        return True
+        return commands
 
     # Headers
 

@@ -36,6 +36,8 @@ def integer(value: int) -> bytes:
 
 def bulk(data: bytes | bytearray | memoryview) -> bytes:
     """A bulk string as one piece; write large ones as `bulk_header`, the bytes, `CRLF` instead."""
+    if type(data) is bytes:
+        return b"$%d\r\n%b\r\n" % (len(data), data)
     size = data.nbytes if isinstance(data, memoryview) else len(data)
     return b"".join((b"$%d\r\n" % size, data, CRLF))
 

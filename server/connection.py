@@ -11,38 +11,20 @@ import contextlib
 import math
 import os
 import socket
-from collections.abc import Sequence
-from time import perf_counter_ns
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, cast
 
 from pionkv.protocol import reply
-from pionkv.protocol.errors import CommandError, ProtocolError
+from pionkv.protocol.errors import ProtocolError
 from pionkv.protocol.frames import FrameParser, Refusal
 from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestParser
 
-from . import eager
-from .admission import admit, check_permission, turned_away
+from .admission import check_permission, turned_away
 from .arguments import Argument
-from .clients import Client, ReplyMode, lane_of, read_addresses
-from .disk import Gate
-from .dispatch import Dispatcher, Entry, Slow
-from .errors import describe
-from .keyed import send
-from .logs import logger
-from .output import Output
+from .clients import lane_of, read_addresses
+from .dispatch import Dispatcher
 from .receiving import Receiver, Refused
+from .running import Runner, Taken
 from .service import Service
-from .together import MOST_CALLS, Call, Result, run
-from .transaction import AT_ONCE
-
-
-class Taken(NamedTuple):
-    """A command that was let in, or the error why not."""
-
-    words: list[Argument]
-    entry: Entry | None
-    error: CommandError | None
-
 
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
@@ -51,46 +33,29 @@ DRAIN = memoryview(bytearray(1 << 16))
 """Where that goes; its content is nobody's."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Runner, asyncio.BufferedProtocol):
     """Drives one parser from a transport and runs what it yields.
 
     Attributes:
         lane: How its bytes are counted; empty: as the transport's.
         parser_type: What reads the commands.
-        output_type: What writes the replies.
     """
 
     lane: ClassVar[str] = ""
     parser_type: ClassVar[type[RequestParser | FrameParser]] = RequestParser
-    output_type: ClassVar[type[Output]] = Output
 
     def __init__(self, service: Service, dispatcher: Dispatcher) -> None:
-        self._service = service
-        self._dispatcher = dispatcher
+        super().__init__(service, dispatcher)
         self._parser = self.parser_type(service.limits, authenticated=False)
-        self._out = self.output_type(service.loop, service.metrics)
-        self._gate = Gate(service, self._out, self._go_on, self.abort)
         self._transport: asyncio.Transport | None = None
-        self._receivers: dict[int, Receiver] = {}
-        """Large arguments of the command that is arriving or running, by position."""
-        self._filling: Receiver | None = None
+        self._reads = True
+        """The transport was told to read, not to pause."""
         self._starved_of = 0
         """Bytes of the body that is arriving for which its receiver has no buffer yet."""
-        self._task: asyncio.Task[bytes | None] | None = None
-        self._calls: list[Call] = []
-        """Commands on plain keys that were gathered and not yet run."""
-        self._joined = False
-        """They are run at the end of this turn, with those of others."""
-        self._held: Taken | BulkStart | None = None
-        """What has to wait until they are answered."""
         self._lane = self.lane
-        self._input_over = False
         self._ended = False
         self._unheard: int | None = None
         """Bytes dropped since the connection was dismissed; None before."""
-        self.client = Client(
-            service.next_client_id(), service, self._out, service.clock(), service.users.default
-        )
 
     # What the transport calls
 
@@ -154,11 +119,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # What others ask for
 
-    @property
-    def _waits(self) -> bool:
-        """Whether nothing more is to be run now: a slow command is, or replies wait for the disk."""
-        return self._task is not None or self._out.held
-
     def set_authenticated(self, authenticated: bool) -> None:
         """Let the client in, or out; the parser's limits follow."""
         self.client.authenticated = authenticated
@@ -173,17 +133,6 @@ class Connection(asyncio.BufferedProtocol):
         """Close now, or as soon as the command in flight is answered."""
         if not (self._waits or self._receivers or self._out.blocked or self._calls):
             self.end()
-
-    def ready_calls(self) -> Sequence[Call]:
-        """The gathered calls, unless they cannot be answered now."""
-        return () if self._waits or self._out.blocked else self._calls
-
-    def take_answers(self, results: Sequence[Result], before: int) -> None:
-        """The gathered calls have been run, the first of them at least; `before` as for `Gate.close`."""
-        self._joined = False
-        self._answer(results, before)
-        if not self._waits:
-            self._advance()
 
     def end(self) -> None:
         """Send what is queued and close."""
@@ -256,23 +205,32 @@ class Connection(asyncio.BufferedProtocol):
         idle = hungry and not self._receivers
         if self.client.closing or (hungry and self._input_over) or (idle and self._service.stopping):
             self.end()
-        elif hungry:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
+        elif hungry is not self._reads:
+            self._reads = hungry
+            if hungry:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
 
     def _run_commands(self) -> bool:
         """True when only more input helps."""
         if self._starved_of and not self._feed(self._starved_of):
             return False
-        next_event, out, client = self._parser.next_event, self._out, self.client
+        parser, out, client = self._parser, self._out, self.client
         while not (self._waits or out.blocked or client.closing):
-            event = self._held or next_event()
+            if self._held is None and (commands := parser.take_batch()):
+                assert isinstance(parser, RequestParser)
+                if (taken := self._run_batch(commands)) < len(commands):
+                    parser.give_back(commands[taken:])
+                elif parser.empty and not self._must_wait:
+                    return self._join()
+                continue
+            event = self._held or parser.next_event()
             self._held = None
             if event is NEED_DATA:
                 return self._join()
             if isinstance(event, Command):
-                self._take(self._words(event.args) if self._receivers else event.args)  # type: ignore[arg-type]
+                self._take(self._words(event.args))
             elif isinstance(event, Taken):
                 self._run(*event)
             elif isinstance(event, Refusal):
@@ -285,74 +243,6 @@ class Connection(asyncio.BufferedProtocol):
             elif not self._feed(event.remaining):
                 return False
         return False
-
-    # Commands on plain keys, which are gathered
-
-    def _take(self, words: list[Argument]) -> None:
-        """Let a command in; gather it if it is on plain keys, else run it after those gathered."""
-        client = self.client
-        client.commands += 1
-        self._service.metrics.commands += 1
-        entry: Entry | None = None
-        refusal: CommandError | None = None
-        try:
-            entry = self._dispatcher.find(words)
-            admit(client, entry, words)
-        except CommandError as error:
-            refusal = error
-        else:
-            client.last_command = entry.spec.name
-            if (
-                entry.keyed is not None
-                and not (client.transaction.open or self._receivers)
-                and client.reply_mode is ReplyMode.ON
-            ):
-                self._calls.append(Call(client, entry, entry.keyed, words))
-                if len(self._calls) >= MOST_CALLS:
-                    self._settle()
-                return
-        if self._calls and not self._settle():
-            self._held = Taken(words, entry, refusal)
-        else:
-            self._run(words, entry, refusal)
-
-    def _join(self) -> bool:
-        """See that gathered calls are run: reads now, changes with those of others. False: they block."""
-        if not self._calls:
-            return True
-        if self._input_over or self._service.stopping:
-            return self._settle()
-        if self._joined:
-            return True
-        if not any(call.handler.changes for call in self._calls):
-            return self._settle()
-        self._joined = True
-        self._service.group.add(self)
-        return True
-
-    def _settle(self) -> bool:
-        """Run what was gathered, now; False when a large answer or a peer that does not read delays it."""
-        store = self._service.store
-        while self._calls and not self._waits and not self._out.blocked:
-            before = store.commits
-            self._answer(run(store.keyspace, self._calls), before)
-        return not (self._calls or self._waits)
-
-    def _answer(self, results: Sequence[Result], before: int) -> None:
-        """Answer the first of the gathered calls."""
-        self._gate.close(before)
-        done, self._calls = self._calls[: len(results)], self._calls[len(results) :]
-        for call, result in zip(done, results, strict=True):
-            answer, taken = result
-            if isinstance(answer, list):
-                self._begin(call.entry, call.args, send(self.client, answer), perf_counter_ns() - taken)
-                continue
-            if isinstance(answer, bytes):
-                self._out.write(answer)
-            else:
-                self._fail(call.entry, answer)
-            self._took(call.entry, call.args, taken)
-        self._out.flush()
 
     # Large arguments
 
@@ -409,12 +299,6 @@ class Connection(asyncio.BufferedProtocol):
         self._filling = refused
         return refused
 
-    def _close_receivers(self) -> None:
-        for receiver in self._receivers.values():
-            receiver.close()
-        self._receivers.clear()
-        self._filling = None
-
     def _words(self, args: list[bytes | memoryview | Body]) -> list[Argument]:
         """The arguments with receivers in the places of what they received."""
         words: list[Argument] = args  # type: ignore[assignment]
@@ -422,106 +306,3 @@ class Connection(asyncio.BufferedProtocol):
             for index, receiver in self._receivers.items():
                 words[index] = receiver
         return words
-
-    # Commands
-
-    def _run(self, words: list[Argument], entry: Entry | None, refusal: CommandError | None) -> None:
-        """Run one complete command; a slow one is left to a task, and this connection waits for it."""
-        client = self.client
-        began = perf_counter_ns()
-        at_once = entry is not None and entry.spec.name in AT_ONCE
-        before = self._service.store.commits
-        try:
-            if refusal is not None:
-                raise refusal
-            assert entry is not None
-            if client.transaction.open and not at_once:
-                limit = self._service.limits.command_bytes
-                result: bytes | Slow = client.transaction.gather(entry, words, limit)
-            else:
-                result = entry.handler(client, words)
-        except Exception as error:
-            if client.transaction.open and not at_once:
-                client.transaction.spoiled = True
-            self._fail(entry, error)
-        else:
-            if not isinstance(result, bytes):
-                assert entry is not None
-                self._begin(entry, words, result, began, before)
-                return
-            self._gate.close(before)
-            self._out.write(result)
-        if entry is not None:
-            self._took(entry, words, perf_counter_ns() - began)
-        if self._receivers or client.reply_mode is not ReplyMode.ON:
-            self._after_command()
-
-    def _took(self, entry: Entry, words: Sequence[Argument], taken: int) -> None:
-        """A command is over, after so many nanoseconds."""
-        entry.times.add(taken)
-        timing = self._service.timing
-        if taken >= timing.notable_ns:
-            timing.note(self.client, entry, words, taken)
-
-    def _go_on(self) -> None:
-        """Replies wait for the disk no longer."""
-        if self._task is None:
-            self._advance()
-
-    def _begin(
-        self, entry: Entry, words: Sequence[Argument], slow: Slow, began: int, before: int | None = None
-    ) -> None:
-        try:
-            begun = eager.begin(slow)
-        except Exception as error:
-            self._fail(entry, error)
-        else:
-            if not isinstance(begun, eager.Done):
-                self._task = self._service.loop.create_task(begun)
-                self._task.add_done_callback(lambda task: self._task_done(entry, words, began, before, task))
-                return
-            self._gate.close(self._service.store.commits if before is None else before)
-            self._out.write(begun.value or b"")
-        self._took(entry, words, perf_counter_ns() - began)
-        self._after_command()
-
-    def _task_done(
-        self,
-        entry: Entry,
-        words: Sequence[Argument],
-        began: int,
-        before: int | None,
-        task: asyncio.Task[bytes | None],
-    ) -> None:
-        self._task = None
-        if before is not None and self._transport is not None:
-            self._gate.close(before)
-        self._took(entry, words, perf_counter_ns() - began)
-        if task.cancelled():
-            self.abort()
-        elif (error := task.exception()) is not None:
-            self._fail(entry, error)
-        elif (result := task.result()) is not None:
-            self._out.write(result)
-        self._after_command()
-        self._advance()
-
-    def _fail(self, entry: Entry | None, error: BaseException) -> None:
-        """Answer an error; when a reply broke off in the middle, the connection cannot go on."""
-        if not self._out.attached:
-            return
-        self._service.metrics.errors += 1
-        if entry is not None:
-            entry.failures += 1
-        code, message = describe(error, entry.spec.name if entry else "")
-        if self._out.unfinished:
-            logger().warning("reply broke off", client=self.client.id, error=message)
-            self.abort()
-        else:
-            self._out.write(reply.error(code, message))
-
-    def _after_command(self) -> None:
-        if self._receivers:
-            self._close_receivers()
-        if self.client.reply_mode is not ReplyMode.ON:
-            self.client.after_command()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pionkv.protocol.errors import CommandError
 from pionkv.protocol.table import COMMANDS, CommandSpec
+from pionkv.storage import View
 
 from .arguments import Argument, keyword, shown
 from .clients import Client
-from .keyed import Keyed
+from .keyed import Change, Keyed
 from .receiving import Receiver
 from .timing import Histogram
 
@@ -24,6 +25,12 @@ Handler: TypeAlias = Callable[[Client, Sequence[Argument]], bytes | Slow]
 
 Opener: TypeAlias = Callable[[Client, Sequence[Argument], int], Receiver | None]
 """Gets the arguments before a large one, and its length; None lets the parser gather it in memory."""
+
+Glance: TypeAlias = Callable[[Client, Sequence[Argument], View], bytes | Slow]
+"""As a handler, for what only looks at the store, at one moment that several of them share."""
+
+BRIEF = frozenset({"ECHO", "PING"})
+"""Commands that are answered at once and leave the connection as it was; glances are, too."""
 
 SPELLINGS_KEPT = 1024
 ARGUMENTS_SHOWN = 20
@@ -37,11 +44,17 @@ class Entry:
     handler: Handler
     openers: Mapping[int, Opener]
     """Position of a large argument -> who decides where it goes."""
-    keyed: Keyed | None
-    """The handler, when it works on plain keys alone."""
+    run: Change | None
+    """Runs it within a transaction, when it works on plain keys alone."""
+    changes: bool
+    """It may change plain keys."""
+    glance: Glance | None
+    """Runs it on a view of the store that it shares with others, when it only looks."""
+    brief: bool
+    """It is not on plain keys, answered at once as a rule, and leaves the connection as it was."""
     needs_auth: bool
     fewest: int
-    most: float
+    most: int
     failures: int = 0
     times: Histogram = field(default_factory=Histogram)
     """How long it took, each time it was run."""
@@ -54,12 +67,15 @@ class Dispatcher:
         self,
         handlers: Mapping[str, Handler],
         openers: Mapping[str, Mapping[int, Opener]],
+        glances: Mapping[str, Glance],
     ) -> None:
         self.entries = {
-            name: _entry(COMMANDS[name], handler, openers.get(name, {})) for name, handler in handlers.items()
+            name: _entry(COMMANDS[name], handler, openers.get(name, {}), glances.get(name))
+            for name, handler in handlers.items()
         }
         self._containers = {name.partition("|")[0] for name in handlers if "|" in name}
-        self._spelled: dict[bytes, Entry] = {}
+        self.spelled: dict[bytes, Entry] = {}
+        """By the name as a client writes it, those that are no containers, once they were found."""
 
     def find(self, args: Sequence[Argument]) -> Entry:
         """The entry for a command line.
@@ -68,7 +84,7 @@ class Dispatcher:
             CommandError: No such command or subcommand, or the number of arguments cannot be right.
         """
         name = args[0]
-        entry = self._spelled.get(name) if isinstance(name, bytes) else None
+        entry = self.spelled.get(name) if isinstance(name, bytes) else None
         if entry is None:
             entry = self._search(args)
         if len(args) < entry.fewest or len(args) > entry.most:
@@ -85,8 +101,8 @@ class Dispatcher:
         entry = self.entries.get(name)
         if entry is None:
             raise COMMANDS[name].arity_error() if name in self._containers else unknown_command(args)
-        if name not in self._containers and len(self._spelled) < SPELLINGS_KEPT:
-            self._spelled[bytes(args[0])] = entry  # type: ignore[arg-type]
+        if name not in self._containers and len(self.spelled) < SPELLINGS_KEPT:
+            self.spelled[bytes(args[0])] = entry  # type: ignore[arg-type]
         return entry
 
     def begun(self, args: Sequence[Argument]) -> Entry | None:
@@ -97,10 +113,22 @@ class Dispatcher:
             return None
 
 
-def _entry(spec: CommandSpec, handler: Handler, openers: Mapping[int, Opener]) -> Entry:
-    most = spec.arity if spec.arity >= 0 else math.inf
+def _entry(
+    spec: CommandSpec, handler: Handler, openers: Mapping[int, Opener], glance: Glance | None
+) -> Entry:
     keyed = handler if isinstance(handler, Keyed) else None
-    return Entry(spec, handler, openers, keyed, "no_auth" not in spec.flags, abs(spec.arity), most)
+    return Entry(
+        spec,
+        handler,
+        openers,
+        run=keyed.run if keyed is not None else None,
+        changes=keyed is not None and keyed.changes,
+        glance=glance,
+        brief=glance is not None or spec.name in BRIEF,
+        needs_auth="no_auth" not in spec.flags,
+        fewest=abs(spec.arity),
+        most=spec.arity if spec.arity >= 0 else sys.maxsize,
+    )
 
 
 def unknown_command(args: Sequence[Argument]) -> CommandError:

@@ -30,33 +30,37 @@ Change: TypeAlias = Callable[[KeyWriter, Sequence[Argument], int], Answer]
 
 
 class Keyed(ABC):
-    """A handler that works on plain keys alone."""
+    """A handler that works on plain keys alone.
 
-    __slots__ = ()
+    Attributes:
+        run: Runs the command in a transaction that others share.
+    """
+
+    __slots__ = ("run",)
     changes: ClassVar[bool]
     """Whether it may change something."""
+
+    def __init__(self, run: Change) -> None:
+        self.run = run
 
     @abstractmethod
     def __call__(self, client: Client, args: Sequence[Argument]) -> bytes | Slow:
         """Run the command in a transaction of its own."""
 
-    @abstractmethod
-    def within(self, keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
-        """Run the command in a transaction that others share."""
-
 
 class Reading(Keyed):
     """A command that only reads."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("_read",)
     changes = False
 
     def __init__(self, run: Read) -> None:
-        self._run = run
+        super().__init__(run)
+        self._read = run
 
     def __call__(self, client: Client, args: Sequence[Argument]) -> bytes | Slow:
         """Run the command on a snapshot."""
-        run, protocol = self._run, client.protocol
+        run, protocol = self._read, client.protocol
         keyspace = client.service.store.keyspace
         sees = client.user.sees if client.user.restricted else None
         answer = keyspace.read(
@@ -64,29 +68,18 @@ class Reading(Keyed):
         )
         return answer if isinstance(answer, bytes) else send(client, answer)
 
-    def within(self, keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
-        """Run the command in a transaction that others share."""
-        return self._run(keys, args, protocol)
-
 
 class Changing(Keyed):
     """A command that may change something."""
 
-    __slots__ = ("_run",)
+    __slots__ = ()
     changes = True
-
-    def __init__(self, run: Change) -> None:
-        self._run = run
 
     def __call__(self, client: Client, args: Sequence[Argument]) -> bytes | Slow:
         """Run the command in a write transaction."""
-        run, protocol = self._run, client.protocol
+        run, protocol = self.run, client.protocol
         answer = client.service.store.keyspace.change(lambda keys: run(keys, args, protocol))
         return answer if isinstance(answer, bytes) else send(client, answer)
-
-    def within(self, keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
-        """Run the command in a transaction that others share."""
-        return self._run(keys, args, protocol)
 
 
 def handlers(reads: Mapping[str, Read], changes: Mapping[str, Change]) -> dict[str, Keyed]:

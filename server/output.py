@@ -86,6 +86,15 @@ class Output:
         if self._gathered_bytes > GATHER_BYTES:
             self.flush()
 
+    def write_all(self, replies: list[bytes]) -> None:
+        """Queue complete, small replies."""
+        if self.muted:
+            return
+        self._gathered += replies
+        self._gathered_bytes += sum(map(len, replies))
+        if self._gathered_bytes > GATHER_BYTES:
+            self.flush()
+
     def push(self, message: bytes) -> None:
         """Send a message that answers no command, after a reply in parts if one is under way.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
 
 from .arguments import Argument
 from .monitor import SECRET
@@ -14,6 +15,9 @@ from .receiving import Receiver
 if TYPE_CHECKING:
     from .clients import Client
     from .dispatch import Entry
+
+Ran: TypeAlias = "tuple[Entry, Sequence[Argument]]"
+"""A command that was run, and its arguments."""
 
 NS_A_MICROSECOND = 1000
 NS_A_MILLISECOND = 1_000_000
@@ -36,6 +40,11 @@ class Histogram:
         """One took so long."""
         self.total_ns += ns
         self.counts[min((ns // NS_A_MICROSECOND).bit_length(), BUCKETS - 1)] += 1
+
+    def add_many(self, count: int, ns: int) -> None:
+        """So many took so long together; each counts as the average."""
+        self.total_ns += ns
+        self.counts[min((ns // count // NS_A_MICROSECOND).bit_length(), BUCKETS - 1)] += count
 
     @property
     def calls(self) -> int:
@@ -118,6 +127,34 @@ class Timing:
         self.notable_ns = min(self._slow_ns, self._spike_ns)
         if kept != self.slow.maxlen:
             self.slow = deque(list(self.slow)[:kept], maxlen=kept)
+
+    def took(self, client: Client, ran: Sequence[Ran], times: Sequence[int]) -> None:
+        """Commands of a client were run one after the other.
+
+        As long as they took less than a millisecond altogether, and none can be notable, equal neighbours are
+        counted as one sum: that is what makes a pipeline of small commands cheap.
+
+        Args:
+            client: Whose they are.
+            ran: Each command.
+            times: On the clock, nanoseconds: when the first was begun, and when each of them was done.
+        """
+        if times[-1] - times[0] >= min(self.notable_ns, NS_A_MILLISECOND):
+            for (entry, args), (begun, done) in zip(ran, pairwise(times), strict=True):
+                self.one_took(client, entry, args, done - begun)
+            return
+        first = 0
+        for at, (entry, _) in enumerate(ran):
+            if entry is not ran[first][0]:
+                ran[first][0].times.add_many(at - first, times[at] - times[first])
+                first = at
+        ran[first][0].times.add_many(len(ran) - first, times[-1] - times[first])
+
+    def one_took(self, client: Client, entry: Entry, args: Sequence[Argument], ns: int) -> None:
+        """A command took so long."""
+        entry.times.add(ns)
+        if ns >= self.notable_ns:
+            self.note(client, entry, args, ns)
 
     def note(self, client: Client, entry: Entry, args: Sequence[Argument], ns: int) -> None:
         """A command took at least `notable_ns`."""

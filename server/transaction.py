@@ -133,7 +133,7 @@ def _within(keys: KeyWriter, entry: Entry, args: Sequence[Argument], protocol: i
     if not isinstance(handler, Keyed):
         return None
     try:
-        return handler.within(keys, args, protocol)
+        return handler.run(keys, args, protocol)
     except (OutOfBudget, NoSpace):
         raise
     except (CommandError, StorageError) as error:

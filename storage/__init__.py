@@ -1,6 +1,7 @@
 """Schema, pages, catalog, eviction: where rows live and what is visible."""
 
 from .bases import PrefixPlan
+from .catalog import Reader as View
 from .claims import Answer as ClaimAnswer
 from .errors import (
     BadOrder,
@@ -124,6 +125,7 @@ __all__ = [
     "UnknownSession",
     "UnknownSnapshot",
     "Untold",
+    "View",
     "Write",
     "WriteClosed",
 ]

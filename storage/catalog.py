@@ -111,11 +111,16 @@ class Reader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the transaction."""
         self.txn.abort()
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """The value of a key, or None."""
-        value: bytes | None = self.txn.get(key, db=self.tables[table])
+        # Arguments by name would cost as much again as finding a record does.
+        value: bytes | None = self.txn.get(key, None, self.tables[table])
         return value
 
     def session(self, sid: bytes) -> SessionRecord | None:
@@ -171,25 +176,27 @@ class Writer(Reader):
         totals: The store-wide numbers; stored when the transaction commits.
         changes: Moves with every change.
         freed: Pages that nothing names any more: their files go once the transaction is committed.
+        id: Number of the transaction.
     """
 
-    __slots__ = ("changes", "freed", "totals")
+    __slots__ = ("changes", "freed", "id", "totals")
 
     def __init__(self, catalog: Catalog, txn: Any) -> None:
         super().__init__(catalog, txn)
         self.totals = self.counters()
         self.changes = 0
         self.freed: list[Freed] = []
+        self.id: int = txn.id()
 
     @property
     def generation(self) -> int:
         """The generation that this transaction gives to what it changes."""
-        return self.totals.generation_base + int(self.txn.id())
+        return self.totals.generation_base + self.id
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Set the value of a key."""
         self.changes += 1
-        self.txn.put(key, value, db=self.tables[table])
+        self.txn.put(key, value, True, True, False, self.tables[table])
 
     def delete(self, table: str, key: bytes) -> bool:
         """Remove a key; whether it was there."""
@@ -220,7 +227,7 @@ class Writer(Reader):
         key = page.to_bytes(8, "big")
         mark, begun = self.get("unsynced", key), self.get("meta", CHECKPOINT_BEGUN)
         if mark is None or (begun is not None and mark < begun):
-            self.put("unsynced", key, int(self.txn.id()).to_bytes(8, "big"))
+            self.put("unsynced", key, self.id.to_bytes(8, "big"))
 
     def new_serial(self) -> int:
         """A number never given before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from . import gone, marks, prompts, refs
@@ -35,6 +36,8 @@ from .units import (
 )
 
 _BATCH = 256
+RECORDS_KEPT = 1024
+"""Decoded records that lookups remember, by their stored form."""
 
 
 class SessionView(NamedTuple):
@@ -140,20 +143,24 @@ def view_session(engine: Engine, sid: bytes, at: int | None) -> SessionView:
         return _session_view(engine.readable(reader, sid, at))
 
 
-def lookup(engine: Engine, namespace: bytes) -> NamespaceRecord | None:
+def lookup(engine: Engine, namespace: bytes, view: Reader | None = None) -> NamespaceRecord | None:
     """See `Store.lookup`."""
+    if view is None:
+        with engine.catalog.snapshot() as reader:
+            return lookup(engine, namespace, reader)
     unit = unit_of_namespace(namespace)
     key = key_of(unit)
-    now = engine.clock()
-    with engine.catalog.snapshot() as reader:
-        raw = reader.get("namespaces", key)
-        if raw is None or reader.get("quarantine", key) is not None:
-            return None
-    record = NamespaceRecord.decode(raw)
+    raw = view.get("namespaces", key)
+    if raw is None or view.get("quarantine", key) is not None:
+        return None
+    record, now = _decoded(raw), engine.clock()
     if not record.is_hit or record.has_expired(now):
         return None
     engine.usage.note(unit, now)
     return record
+
+
+_decoded = lru_cache(RECORDS_KEPT)(NamespaceRecord.decode)
 
 
 def view_namespace(engine: Engine, namespace: bytes) -> NamespaceRecord:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import claims, listing, namespaces, prompts, read, snapshots, states, write
+from .catalog import Reader as View
 from .compact import compact
 from .engine import Engine
 from .errors import NoSpace
@@ -190,13 +191,17 @@ class Store(PrefixCalls, TierCalls):
         """Every session, in order of their names. Changes made meanwhile may or may not be seen."""
         return namespaces.iter_sessions(self._engine)
 
-    def lookup(self, namespace: bytes) -> NamespaceRecord | None:
-        """The namespace if it can be restored, else None.
+    def view(self) -> View:
+        """`with store.view() as view`: one moment of the store, for several lookups in a row."""
+        return self._engine.catalog.snapshot()
+
+    def lookup(self, namespace: bytes, view: View | None = None) -> NamespaceRecord | None:
+        """The namespace if it can be restored, else None; a shared object, not to be changed.
 
         It can when both sides hold the same number of rows (> 0) in the same layers, or when it holds state
         blobs and no rows at all; and it has not expired and is not quarantined.
         """
-        return namespaces.lookup(self._engine, namespace)
+        return namespaces.lookup(self._engine, namespace, view)
 
     def match(
         self,

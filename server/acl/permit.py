@@ -69,6 +69,15 @@ def check(user: User, spec: CommandSpec, args: Sequence[Argument]) -> None:
     _check_channels(user, spec, args)
 
 
+def allows(user: User, spec: CommandSpec, args: Sequence[Argument]) -> bool:
+    """Whether a user may run a command line."""
+    try:
+        check(user, spec, args)
+    except Refused:
+        return False
+    return True
+
+
 def names(spec: CommandSpec, args: Sequence[Argument]) -> Iterator[bytes]:
     """The names that a command line uses, as patterns are compared with them."""
     if not spec.first_key:

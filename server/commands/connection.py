@@ -27,7 +27,7 @@ HELLO_NOAUTH = CommandError(
 
 def ping(client: Client, args: Sequence[Argument]) -> bytes:
     """PING [message]."""
-    if client.protocol == 2 and client.listens_to:
+    if client.listens_to and client.protocol == 2:
         return push(client, b"pong", blob(args[1]) if len(args) > 1 else b"")
     if len(args) == 1:
         return PONG

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import MODEL_BYTES, Schema, StaleGeneration
+from pionkv.storage import MODEL_BYTES, Schema, StaleGeneration, View
 
 from ..arguments import Argument, Cursor, blob, integer, integer_within, keyword, shown
 from ..clients import Client
@@ -140,11 +140,14 @@ class Question:
     at: int | None = None
 
 
-def lookup(client: Client, args: Sequence[Argument]) -> bytes:
+NOTHING_MORE = Question()
+
+
+def lookup(client: Client, args: Sequence[Argument], view: View | None = None) -> bytes:
     """KV.PREFIX.LOOKUP ns [TOKENS n] [PREFILL_MS ms] [AT generation]: HIT when its rows can be restored."""
-    asked = _question(client, Cursor(args, 2)) if len(args) > 2 else Question()
+    asked = _question(client, Cursor(args, 2)) if len(args) > 2 else NOTHING_MORE
     service, namespace = client.service, blob(args[1])
-    found = service.store.lookup(namespace)
+    found = service.store.lookup(namespace, view)
     generation = found.generation if found is not None else 0
     if asked.at is not None and generation != asked.at:
         raise StaleGeneration(namespace, generation, asked.at)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..catalog import Reader, Writer
 from . import large
 from .cursors import delete_some
-from .entry import Encoding, Entry, Kind, deadline_key, entry_cost, place_of
+from .entry import Encoding, Entry, Kind, deadline_key, entry_cost, place_of, view_of
 from .errors import WrongType
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ class KeyReader:
         return 0
 
     def find(self, name: bytes) -> Entry | None:
-        """The key of this name, of any type; no use of it is noted."""
+        """The key of this name, of any type, not to be changed; no use of it is noted."""
         raw = self.reader.get("keys", place_of(name))
         if raw is None:
             return None
-        entry = Entry.decode(raw)
-        return None if self.is_over(entry) else entry
+        entry = view_of(raw)
+        return None if 0 < entry.deadline <= self.now else entry
 
     def get(self, name: bytes, kind: Kind) -> Entry | None:
         """The key of this name, used. Raises `WrongType`."""
@@ -74,7 +74,8 @@ class KeyReader:
             return None
         if entry.kind is not kind:
             raise WrongType
-        self.note(entry)
+        if self.uses is not None:
+            self.uses[place_of(name)] = self.now // 1000
         return entry
 
     def note(self, entry: Entry) -> None:
@@ -132,7 +133,7 @@ class KeyWriter(KeyReader):
         return super().view_page(page, length)
 
     def find(self, name: bytes) -> Entry | None:
-        """The key of this name, of any type; one that has ended is removed."""
+        """The key of this name, of any type, which may be changed; one that has ended is removed."""
         raw = self.reader.get("keys", place_of(name))
         if raw is None:
             return None
@@ -155,6 +156,8 @@ class KeyWriter(KeyReader):
         """
         if not entry.cost:
             growth += entry_cost(entry.name)
+        if not growth:
+            return
         if growth > 0 and self.engine.options.max_bytes is not None:
             reserved = self.engine.reserved - sum(write.reserved for write in self.named)
             self.engine.make_room(self.writer, entry.place, growth + reserved)

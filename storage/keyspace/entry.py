@@ -38,6 +38,10 @@ SHORT_NAME = 64
 PLACES_KEPT = 8192
 """A command asks for the place of a key several times; places of so many short names are remembered."""
 
+ENTRIES_KEPT = 4096
+SHORT_RECORD = 256
+"""So many decoded entries are remembered, by their stored forms of up to so many bytes."""
+
 _RECORD = struct.Struct("<BBQQQQQQQ")
 
 
@@ -123,6 +127,14 @@ class Entry:
         body = unseal(raw)
         kind, encoding, number, *numbers = _RECORD.unpack_from(body)
         return cls(body[_RECORD.size :], _KINDS[kind], number, _ENCODINGS[encoding], *numbers)
+
+
+def view_of(raw: bytes) -> Entry:
+    """The entry of a stored form; a shared object, not to be changed."""
+    return _view_of_short(raw) if len(raw) <= SHORT_RECORD else Entry.decode(raw)
+
+
+_view_of_short = lru_cache(ENTRIES_KEPT)(Entry.decode)
 
 
 def place_of(name: bytes) -> bytes:

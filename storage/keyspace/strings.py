@@ -53,7 +53,7 @@ def get(keys: KeyReader, name: bytes) -> Value | None:
 
 def load(keys: KeyReader, entry: Entry) -> Value:
     """The value of a string that is there. Raises `DamagedValue`."""
-    if large.is_large(entry):
+    if entry.count >= LARGE_BYTES:
         return keys.view_page(large.find(keys.reader, entry).page, entry.count)
     value = keys.reader.get("values", entry.key)
     if value is None or xxh3_64_intdigest(value) != entry.digest:
@@ -201,14 +201,14 @@ def add_decimals(value: Fraction, step: Fraction) -> bytes:
 
 def encoding_of(value: Value | LargeWrite) -> Encoding:
     """How Redis would keep a string that is set as a whole."""
-    if size_of(value) > EMBEDDED_BYTES or not isinstance(value, bytes | memoryview):
+    if isinstance(value, LargeWrite) or len(value) > EMBEDDED_BYTES:
         return Encoding.RAW
     return Encoding.EMBSTR if parse_integer(bytes(value)) is None else Encoding.INT
 
 
 def size_of(value: Value | LargeWrite) -> int:
     """Bytes of a string."""
-    return len(value) if isinstance(value, bytes | memoryview) else value.nbytes
+    return value.nbytes if isinstance(value, LargeWrite) else len(value)
 
 
 def check_length(size: int) -> None:

@@ -63,6 +63,14 @@ class Dialogue:
 
     def _gather(self) -> None:
         while True:
+            if isinstance(self.parser, RequestParser) and (batch := self.parser.take_batch()):
+                used = (len(batch) + 1) // 2
+                self.seen += batch[:used]
+                if used < len(batch):
+                    self.parser.give_back(batch[used:])
+                elif self.parser.empty:
+                    assert self.parser.next_event() is NEED_DATA
+                continue
             try:
                 event = self.parser.next_event()
             except ProtocolError as error:

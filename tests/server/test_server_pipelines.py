@@ -166,3 +166,97 @@ def test_commands_before_a_password_are_refused_one_by_one(start_local: Any) -> 
     wire = start_local(password="secret").connect()
     replies = pipeline(wire, ("SET", "k", "1"), ("AUTH", "secret"), ("SET", "k", "2"), ("GET", "k"))
     assert shown(replies) == ["NOAUTH Authentication required.", "OK", "OK", b"2"]
+
+
+SMALL = [("PING",), ("ECHO", "x"), ("GET", "k"), ("KV.PREFIX.LOOKUP", "n"), ("EXISTS", "k"), ("PING", "y")]
+"""Commands of all kinds that are run together."""
+
+
+def test_every_command_of_a_pipeline_is_counted(server: Any, wire: Any) -> None:
+    def numbers() -> dict[str, int]:
+        text = wire.command("INFO", "stats", "commandstats").decode()
+        found = dict(re.findall(r"cmdstat_(\S+):calls=(\d+)", text))
+        total, failed = (
+            re.search(rf"{name}:(\d+)", text)[1]
+            for name in ("total_commands_processed", "total_error_replies")
+        )
+        return {name: int(count) for name, count in (found | {"total": total, "failed": failed}).items()}
+
+    assert pipeline(wire, *SMALL, ("GET",), ("INCR", "k"))[0] == "PONG"
+    before, count = numbers(), 40
+    pipeline(wire, *SMALL * count, ("GET",), ("INCR", "k"))
+    after = numbers()
+    assert {name: after[name] - before[name] for name in ("ping", "echo", "get", "incr", "exists")} == {
+        "ping": 2 * count, "echo": count, "get": count, "incr": 1, "exists": count,
+    }  # fmt: skip
+    assert after["kv.prefix.lookup"] - before["kv.prefix.lookup"] == count
+    assert (after["total"] - before["total"], after["failed"] - before["failed"]) == (6 * count + 3, 1)
+    sent = len(SMALL) + 2 + 1 + len(SMALL) * count + 2 + 1 + 1
+    assert f" tot-cmds={sent} " in wire.command("CLIENT", "INFO").decode()
+    histogram = wire.command("LATENCY", "HISTOGRAM", "ping")
+    assert histogram[1][1] == after["ping"] and histogram[1][3][-1] == after["ping"]
+
+
+def test_the_last_command_of_a_pipeline_is_shown(server: Any) -> None:
+    ours, other = server.connect(), server.connect()
+    for last, name in ((("GET", "k"), "get"), (("PING",), "ping"), (("SET", "k", "1"), "set")):
+        pipeline(ours, *SMALL, last, ("GET",))
+        assert f" cmd={name} " in other.command("CLIENT", "LIST").decode().splitlines()[0]
+
+
+def test_slow_commands_of_a_pipeline_are_listed_one_by_one(server: Any, wire: Any) -> None:
+    assert wire.command("CONFIG", "SET", "slowlog-log-slower-than", 0) == "OK"
+    assert wire.command("SLOWLOG", "RESET") == "OK"
+    commands = [*SMALL, ("SET", "k", "1"), *SMALL]
+    pipeline(wire, *commands)
+    words = [entry[3] for entry in wire.command("SLOWLOG", "GET", -1)]
+    expected = [[word.encode() for word in command] for command in commands]
+    assert words[::-1][1:] == expected
+
+
+def test_who_watches_sees_every_command_of_a_pipeline(server: Any, wire: Any) -> None:
+    watcher = server.connect()
+    assert watcher.command("MONITOR") == "OK"
+    pipeline(wire, *SMALL, ("SET", "k", "1"), *SMALL)
+    for command in [*SMALL, ("SET", "k", "1"), *SMALL]:
+        assert watcher.reply().endswith(" ".join(f'"{word}"' for word in command))
+
+
+def test_who_may_not_do_everything_is_refused_in_the_middle_of_a_pipeline(server: Any, wire: Any) -> None:
+    rules = ("on", ">pw", "~mine*", "+get", "+ping", "+kv.prefix.lookup", "+acl|log", "+auth")
+    assert wire.command("ACL", "SETUSER", "guest", *rules) == "OK"
+    guest = server.connect()
+    assert guest.command("AUTH", "guest", "pw") == "OK"
+    key, command = "NOPERM No permissions to access a key", "NOPERM User guest has no permissions to run the"
+    commands = [
+        ("PING",), ("GET", "mine"), ("GET", "theirs"), ("GET", "mine2"), ("KV.PREFIX.LOOKUP", "mine"),
+        ("KV.PREFIX.LOOKUP", "theirs"), ("ECHO", "x"), ("PING",),
+    ]  # fmt: skip
+    assert shown(pipeline(guest, *commands)) == [
+        "PONG", None, key, None, "MISS", key, f"{command} 'echo' command", "PONG",
+    ]  # fmt: skip
+    log = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in wire.command("ACL", "LOG")]
+    assert [(entry[b"object"], entry[b"count"]) for entry in log] == [(b"echo", 1), (b"theirs", 2)]
+
+
+def test_a_lookup_sees_what_came_before_it(wire: Any) -> None:
+    rows = bytes(128)
+    store = [("V.STOREBATCH", sid, 0, 0, 1, rows, "FMT", "F16") for sid in ("n_pk", "n_pv")]
+    look = ("KV.PREFIX.LOOKUP", "n")
+    commands = [
+        look, ("KV.PREFIX.REGISTER", "n", 64, "fp16"), look, look, store[0], look, store[1], look,
+        ("PING",), look, ("KV.PREFIX.DROP", "n"), look, (*look, "TOKENS"), look,
+    ]  # fmt: skip
+    assert shown(pipeline(wire, *commands)) == [
+        "MISS", "OK", "MISS", "MISS", "OK", "MISS", "OK", "HIT",
+        "PONG", "HIT", 1, "MISS", "ERR KV.PREFIX.LOOKUP option needs a value", "MISS",
+    ]  # fmt: skip
+
+
+def test_a_lookup_that_waits_holds_up_what_follows(server: Any, wire: Any) -> None:
+    other = server.connect()
+    assert other.command("KV.PREFIX.CLAIM", "n", 60_000) == "CLAIMED"
+    wire.send(encoded(("PING",), ("KV.PREFIX.LOOKUP", "n", "WAIT", 50_000), ("PING", "after"), ("GET", "k")))
+    assert wire.reply() == "PONG"
+    assert other.command("KV.PREFIX.CLAIM", "n", 0) == "OK"
+    assert [wire.reply() for _ in range(3)] == ["MISS", b"after", None]

@@ -1,0 +1,408 @@
+"""The half of a connection that runs commands and answers them, in their order.
+
+Three ways lead to a reply. Commands on plain keys are gathered and run together (see together.py). Others
+that are answered at once and leave the connection as it was, such as PING, are run one after the other; what
+has to be looked at before and after is looked at once for all of them. Everything else is run alone; a slow
+command is left to a task, and the connection waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from time import perf_counter_ns
+from typing import ClassVar, NamedTuple, cast
+
+from pionkv.protocol import reply
+from pionkv.protocol.errors import CommandError
+from pionkv.protocol.events import BulkStart
+from pionkv.storage import View
+
+from . import eager
+from .acl import permit
+from .admission import admit
+from .arguments import Argument
+from .clients import Client, ReplyMode
+from .disk import Gate
+from .dispatch import Dispatcher, Entry, Slow
+from .errors import describe
+from .keyed import Answer, send
+from .logs import logger
+from .output import Output
+from .receiving import Receiver
+from .service import Service
+from .timing import Ran
+from .together import MOST_CALLS, Call, Calls, Results, run
+from .transaction import AT_ONCE
+
+
+class Taken(NamedTuple):
+    """A command that was let in, or the error why not."""
+
+    words: Sequence[Argument]
+    entry: Entry | None
+    error: CommandError | None
+
+
+class Runner(ABC):
+    """Runs the commands of one client.
+
+    Attributes:
+        client: Whose commands they are.
+        output_type: What writes the replies.
+    """
+
+    output_type: ClassVar[type[Output]] = Output
+
+    def __init__(self, service: Service, dispatcher: Dispatcher) -> None:
+        self._service = service
+        self._dispatcher = dispatcher
+        self._out = self.output_type(service.loop, service.metrics)
+        self._gate = Gate(service, self._out, self._go_on, self.abort)
+        self._receivers: dict[int, Receiver] = {}
+        """Large arguments of the command that is arriving or running, by position."""
+        self._filling: Receiver | None = None
+        self._task: asyncio.Task[bytes | None] | None = None
+        self._calls: list[Call] = []
+        """Commands on plain keys that were gathered and not yet run."""
+        self._joined = False
+        """They are run at the end of this turn, with those of others."""
+        self._held: Taken | BulkStart | None = None
+        """What has to wait until they are answered."""
+        self._input_over = False
+        self.client = Client(
+            service.next_client_id(), service, self._out, service.clock(), service.users.default
+        )
+
+    @abstractmethod
+    def _advance(self) -> None:
+        """Go on with what waits to be run."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Close at once; unsent replies are lost."""
+
+    @property
+    def _waits(self) -> bool:
+        """Nothing more is to be run now: a slow command is, or replies wait for the disk."""
+        return self._task is not None or self._out.held
+
+    def _go_on(self) -> None:
+        """Replies wait for the disk no longer."""
+        if self._task is None:
+            self._advance()
+
+    # Commands that arrived together
+
+    def _run_batch(self, commands: Sequence[list[bytes]]) -> int:
+        """Run commands until one has to wait; how many were taken."""
+        at, count = 0, len(commands)
+        while at < count and not self._must_wait:
+            begun = at
+            if self._is_plain:
+                at = self._gather(commands, at)
+                if len(self._calls) >= MOST_CALLS:
+                    self._settle()
+                    continue
+                if at == count or not self._settle():
+                    break
+                at = self._run_brief(commands, at)
+            if at == begun:
+                self._take(commands[at])
+                at += 1
+        return at
+
+    @property
+    def _must_wait(self) -> bool:
+        """No further command may be taken now."""
+        return self._waits or self._out.blocked or self.client.closing or self._held is not None
+
+    @property
+    def _is_plain(self) -> bool:
+        """Nothing about this client asks for a look at each command."""
+        client = self.client
+        return (
+            client.authenticated
+            and client.reply_mode is ReplyMode.ON
+            and not client.transaction.open
+            and not (client.channels or client.patterns)
+            and not self._receivers
+            and not self._service.monitors
+        )
+
+    def _gather(self, commands: Sequence[list[bytes]], at: int) -> int:
+        """Gather commands on plain keys from `at` on; where the first is that has to be looked at closely."""
+        # Written with an eye on speed, as is `_run_brief`: these loops are what a small command costs.
+        find, user, calls, begun = self._dispatcher.spelled.get, self.client.user, self._calls, at
+        end = min(len(commands), at + MOST_CALLS - len(calls))
+        while at < end:
+            words = commands[at]
+            entry = find(words[0])
+            if (
+                entry is None
+                or entry.run is None
+                or not entry.fewest <= len(words) <= entry.most
+                or (user.restricted and not permit.allows(user, entry.spec, words))
+            ):
+                break
+            calls.append((entry, words))
+            at += 1
+        if at > begun:
+            self._count(calls[-1][0], at - begun)
+        return at
+
+    def _run_brief(self, commands: Sequence[list[bytes]], at: int) -> int:
+        """Run commands from `at` on that are answered at once; where the first is that is not."""
+        find, client, user, clock = (
+            self._dispatcher.spelled.get, self.client, self.client.user, perf_counter_ns
+        )  # fmt: skip
+        before = self._service.store.commits
+        tier = self._service.tier  # it may have to bring what a glance would miss
+        ran: list[Ran] = []
+        answers: list[bytes] = []
+        times = [clock()]
+        slow: Slow | None = None
+        end = len(commands)
+        view: View | None = None
+        try:
+            while at < end:
+                words = commands[at]
+                entry = find(words[0])
+                if (
+                    entry is None
+                    or not entry.brief
+                    or not entry.fewest <= len(words) <= entry.most
+                    or (user.restricted and not permit.allows(user, entry.spec, words))
+                ):
+                    break
+                at += 1
+                ran.append((entry, words))
+                try:
+                    if entry.glance is None or tier is not None:
+                        result = entry.handler(client, words)
+                    else:
+                        view = view or self._service.store.view()
+                        result = entry.glance(client, words, view)
+                except Exception as error:
+                    result = self._error(entry, error)
+                if type(result) is not bytes:
+                    slow = cast("Slow", result)
+                    break
+                answers.append(result)
+                times.append(clock())
+        finally:
+            if view is not None:
+                view.close()
+        if not ran:
+            return at
+        self._count(ran[-1][0], len(ran))
+        self._out.write_all(answers)
+        last, words_of_last = ran[-1]
+        if slow is not None:
+            ran.pop()
+        if ran:
+            self._service.timing.took(client, ran, times)
+        if slow is not None:
+            self._begin(last, words_of_last, slow, times[-1], before)
+        return at
+
+    def _count(self, last: Entry, count: int) -> None:
+        """So many commands were let in, this one the last of them."""
+        self.client.commands += count
+        self.client.last_command = last.spec.name
+        self._service.metrics.commands += count
+
+    # Commands on plain keys, which are gathered
+
+    def _take(self, words: Sequence[Argument]) -> None:
+        """Let a command in; gather it if it is on plain keys, else run it after those gathered."""
+        client = self.client
+        client.commands += 1
+        self._service.metrics.commands += 1
+        entry: Entry | None = None
+        refusal: CommandError | None = None
+        try:
+            entry = self._dispatcher.find(words)
+            admit(client, entry, words)
+        except CommandError as error:
+            refusal = error
+        else:
+            client.last_command = entry.spec.name
+            if (
+                entry.run is not None
+                and not (client.transaction.open or self._receivers)
+                and client.reply_mode is ReplyMode.ON
+            ):
+                self._calls.append((entry, words))
+                if len(self._calls) >= MOST_CALLS:
+                    self._settle()
+                return
+        if self._calls and not self._settle():
+            self._held = Taken(words, entry, refusal)
+        else:
+            self._run(words, entry, refusal)
+
+    def _join(self) -> bool:
+        """See that gathered calls are run: reads now, changes with those of others. False: they block."""
+        if not self._calls:
+            return True
+        if self._input_over or self._service.stopping:
+            return self._settle()
+        if self._joined:
+            return True
+        if not any(entry.changes for entry, _ in self._calls):
+            return self._settle()
+        self._joined = True
+        self._service.group.add(self)
+        return True
+
+    def ready_calls(self) -> Calls:
+        """The gathered calls, unless they cannot be answered now."""
+        return Calls(self.client, () if self._waits or self._out.blocked else self._calls)
+
+    def take_answers(self, results: Results, before: int) -> None:
+        """The gathered calls have been run, the first of them at least; `before` as for `Gate.close`."""
+        self._joined = False
+        self._answer(results, before)
+        if not self._waits:
+            self._advance()
+
+    def _settle(self) -> bool:
+        """Run what was gathered, now; False when a large answer or a peer that does not read delays it."""
+        store = self._service.store
+        while self._calls and not self._waits and not self._out.blocked:
+            before = store.commits
+            (results,) = run(store.keyspace, (Calls(self.client, self._calls),))
+            self._answer(results, before)
+        return not (self._calls or self._waits)
+
+    def _answer(self, results: Results, before: int) -> None:
+        """Answer the first of the gathered calls."""
+        self._gate.close(before)
+        answers, times = results
+        done, self._calls = self._calls[: len(answers)], self._calls[len(answers) :]
+        if not done:
+            return
+        # An answer in parts is the last one of a run.
+        parts = answers.pop() if isinstance(answers[-1], list) else None
+        self._out.write_all(
+            answers  # type: ignore[arg-type]
+            if set(map(type, answers)) == {bytes}
+            else [self._reply(entry, answer) for (entry, _), answer in zip(done, answers, strict=False)]
+        )
+        if answers:
+            self._service.timing.took(self.client, done[: len(answers)], times[: len(answers) + 1])
+        if isinstance(parts, list):
+            entry, args = done[-1]
+            self._begin(entry, args, send(self.client, parts), times[-2])
+        if self._task is not None:
+            self._out.flush()
+
+    def _reply(self, entry: Entry, answer: Answer | Exception) -> bytes:
+        return answer if isinstance(answer, bytes) else self._error(entry, cast(Exception, answer))
+
+    # One command
+
+    def _run(self, words: Sequence[Argument], entry: Entry | None, refusal: CommandError | None) -> None:
+        """Run one complete command; a slow one is left to a task, and this connection waits for it."""
+        client = self.client
+        began = perf_counter_ns()
+        at_once = entry is not None and entry.spec.name in AT_ONCE
+        before = self._service.store.commits
+        try:
+            if refusal is not None:
+                raise refusal
+            assert entry is not None
+            if client.transaction.open and not at_once:
+                limit = self._service.limits.command_bytes
+                result: bytes | Slow = client.transaction.gather(entry, words, limit)
+            else:
+                result = entry.handler(client, words)
+        except Exception as error:
+            if client.transaction.open and not at_once:
+                client.transaction.spoiled = True
+            self._fail(entry, error)
+        else:
+            if not isinstance(result, bytes):
+                assert entry is not None
+                self._begin(entry, words, result, began, before)
+                return
+            self._gate.close(before)
+            self._out.write(result)
+        if entry is not None:
+            self._took(entry, words, began)
+        if self._receivers or client.reply_mode is not ReplyMode.ON:
+            self._after_command()
+
+    def _took(self, entry: Entry, words: Sequence[Argument], began: int) -> None:
+        """A command that was begun then is over."""
+        self._service.timing.one_took(self.client, entry, words, perf_counter_ns() - began)
+
+    def _begin(
+        self, entry: Entry, words: Sequence[Argument], slow: Slow, began: int, before: int | None = None
+    ) -> None:
+        try:
+            begun = eager.begin(slow)
+        except Exception as error:
+            self._fail(entry, error)
+        else:
+            if not isinstance(begun, eager.Done):
+                self._task = self._service.loop.create_task(begun)
+                self._task.add_done_callback(lambda task: self._task_done(entry, words, began, before, task))
+                return
+            self._gate.close(self._service.store.commits if before is None else before)
+            self._out.write(begun.value or b"")
+        self._took(entry, words, began)
+        self._after_command()
+
+    def _task_done(
+        self,
+        entry: Entry,
+        words: Sequence[Argument],
+        began: int,
+        before: int | None,
+        task: asyncio.Task[bytes | None],
+    ) -> None:
+        self._task = None
+        if before is not None and self._out.attached:
+            self._gate.close(before)
+        self._took(entry, words, began)
+        if task.cancelled():
+            self.abort()
+        elif (error := task.exception()) is not None:
+            self._fail(entry, error)
+        elif (result := task.result()) is not None:
+            self._out.write(result)
+        self._after_command()
+        self._advance()
+
+    def _fail(self, entry: Entry | None, error: BaseException) -> None:
+        """Answer an error; when a reply broke off in the middle, the connection cannot go on."""
+        if not self._out.attached:
+            return
+        answer = self._error(entry, error)
+        if self._out.unfinished:
+            logger().warning("reply broke off", client=self.client.id, error=answer.decode().strip())
+            self.abort()
+        else:
+            self._out.write(answer)
+
+    def _error(self, entry: Entry | None, error: BaseException) -> bytes:
+        """The reply to a command that failed, which is counted."""
+        self._service.metrics.errors += 1
+        if entry is not None:
+            entry.failures += 1
+        return reply.error(*describe(error, entry.spec.name if entry else ""))
+
+    def _after_command(self) -> None:
+        if self._receivers:
+            self._close_receivers()
+        if self.client.reply_mode is not ReplyMode.ON:
+            self.client.after_command()
+
+    def _close_receivers(self) -> None:
+        for receiver in self._receivers.values():
+            receiver.close()
+        self._receivers.clear()
+        self._filling = None
