@@ -18,6 +18,7 @@ from .errors import CatalogCorrupt, DirectoryError, NoSpace, StoreClosed
 from .files import FULL
 from .names import key_of
 from .records import Counters, NamespaceRecord, PageRecord, SessionRecord
+from .reserve import FILE as RESERVE
 from .reserve import Reserve
 from .spares import Freed
 
@@ -277,7 +278,7 @@ class Catalog:
         self.commits = 0
         """Transactions that changed something, those of checkpoints apart."""
         self.decoded = DecodedSessions()
-        self.reserve = Reserve(path.parent / "reserve")
+        self.reserve = Reserve(path.parent / RESERVE)
         self._open(map_bytes)
 
     @classmethod
@@ -355,7 +356,7 @@ class Catalog:
                 self.adopt_growth()
                 continue
             except lmdb.Error as error:
-                if _is_full(error):
+                if is_full(error):
                     if writer is not None and writer.totals.bytes < stored and self.reserve.give_up():
                         continue
                     raise NoSpace("the catalog") from error
@@ -411,6 +412,7 @@ class Catalog:
             self._env = None
 
 
-def _is_full(error: lmdb.Error) -> bool:
+def is_full(error: lmdb.Error) -> bool:
+    """Whether LMDB says that the file system takes no more."""
     # Older releases of the binding give the system's text only.
     return getattr(error, "code", None) in FULL or any(os.strerror(code) in str(error) for code in FULL)

@@ -6,26 +6,56 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from .catalog import Catalog
+import lmdb
+
+from .catalog import Catalog, is_full
 from .checkpoint import Checkpointer
 from .digest import pieces_of
 from .directory import Directory
 from .engine import Engine
-from .errors import DirectoryError, OtherVersion, StorageError
+from .errors import DirectoryError, NoSpace, OtherVersion, StorageError
+from .files import FULL
 from .maps import PageMaps
 from .open_pages import OpenPages
 from .options import Durability, StoreOptions
 from .reaper import Reaper
 from .recovery import join, mark_closed, recover, settle
+from .reserve import FILE as RESERVE
+from .reserve import Reserve
 from .spares import Freed
 
 
 def open_engine(path: Path, options: StoreOptions, clock: Callable[[], float], boot: str) -> Engine:
     """Hold the directory, recover it if nobody else has it open, and put the parts of a store together.
 
+    On a full disk the reserve is used up for that: what is stored can then be read, and removed.
+
     Raises:
         DirectoryError: The directory cannot be used.
+        NoSpace: The file system takes no more; what is stored stays as it is.
     """
+    try:
+        return _open_engine(path, options, clock, boot)
+    except (DirectoryError, NoSpace) as error:
+        if not _is_full(error):
+            raise
+        if Reserve(path / RESERVE).give_up():
+            return _open_engine(path, options, clock, boot)
+        raise NoSpace(f"opening the data directory {path}") from error
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether an error comes from a full file system."""
+    while error is not None:
+        if isinstance(error, NoSpace) or (isinstance(error, OSError) and error.errno in FULL):
+            return True
+        if isinstance(error, lmdb.Error) and is_full(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _open_engine(path: Path, options: StoreOptions, clock: Callable[[], float], boot: str) -> Engine:
     directory = Directory(path)
     try:
         with directory.opening() as alone:

@@ -10,6 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
+FILE = "reserve"
 BYTES = 4 << 20
 
 

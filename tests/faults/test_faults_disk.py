@@ -5,6 +5,7 @@ In each case the server lives, and serves what is not touched, in every worker.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
@@ -176,6 +177,54 @@ def test_files_may_not_grow(serve) -> None:
     clients.limit(resource.RLIMIT_FSIZE, -1)
     clients.put(FILLER)
     assert look(clients.of[1], FILLER) == WHOLE
+
+
+def leave_no_block(folder: Path) -> Path:
+    """A file that leaves no block of a file system free."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    return filler
+
+
+@pytest.mark.parametrize("durability", ["everysec", "always"])
+def test_a_server_starts_on_a_full_disk(durability, small_disk, tmp_path) -> None:
+    """From its reserve: what is stored is served and can be removed; without one it says why and harms nothing."""
+    if small_disk is None:
+        return
+    server = ServerProcess(small_disk / "data", "--durability", durability)
+    server.errors = tmp_path / "server.log"
+    try:
+        with pytest.raises(AssertionError, match="no space left for opening the data directory"):
+            filler = leave_no_block(small_disk)
+            server.start()
+        filler.unlink()
+        server.start()
+        with connect(server.port) as client:
+            client.execute_command("KV.PREFIX.REGISTER", name_of(KEPT), 64, "fp32")
+            for layer in range(LAYERS):
+                store(client, KEPT, layer, (0, ROWS), 1)
+            client.execute_command("V.CREATE", "s", 64, "VQUANT", "fp32")
+        for reserve in (True, False):
+            server.kill()
+            if not reserve:
+                (small_disk / "data" / "reserve").unlink(missing_ok=True)
+                with pytest.raises(AssertionError, match="no space left for opening the data directory"):
+                    filler = leave_no_block(small_disk)
+                    server.start()
+                filler.unlink()
+            else:
+                filler = leave_no_block(small_disk)
+            server.start()
+            with connect(server.port) as client:
+                assert look(client, KEPT) == WHOLE
+                if reserve:
+                    assert client.execute_command("V.DROP", "s") == 1
+            if reserve:
+                filler.unlink()
+    finally:
+        server.close()
 
 
 def test_a_directory_that_becomes_read_only(serve, small_disk) -> None:
