@@ -190,7 +190,7 @@ def leave_no_block(folder: Path) -> Path:
 
 @pytest.mark.parametrize("durability", ["everysec", "always"])
 def test_a_server_starts_on_a_full_disk(durability, small_disk, tmp_path) -> None:
-    """From its reserve: what is stored is served and can be removed; without one it says why and harms nothing."""
+    """What is stored is served from then on, and can be removed; without a reserve nothing is harmed."""
     if small_disk is None:
         return
     server = ServerProcess(small_disk / "data", "--durability", durability)
