@@ -171,9 +171,12 @@ def _fast(rows: MlxRows, q: mx.array, grouping: Grouping, first: int) -> mx.arra
     k, v = (side.dense(first, rows.rows) for side in (rows.k, rows.v))
     if k.dtype != v.dtype:
         return None
-    return mx.fast.scaled_dot_product_attention(
-        q[None].astype(k.dtype), k[None], v[None], scale=rows.head_dim**-0.5
-    )[0]
+    count = q.shape[1]
+    # Callers come together in any number, and a GPU prepares for each shape that it meets: they are few so.
+    padded = mx.pad(q, [(0, 0), (0, (1 << (count - 1).bit_length()) - count), (0, 0)])
+    scale = rows.head_dim**-0.5
+    out = mx.fast.scaled_dot_product_attention(padded[None].astype(k.dtype), k[None], v[None], scale=scale)
+    return out[0, :, :count]
 
 
 def _passes(rows: MlxRows, q: mx.array, grouping: Grouping, first: int, causal: int | None) -> Part:
