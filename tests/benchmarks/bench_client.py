@@ -6,21 +6,28 @@ of files, over a Unix socket and over TCP, load mlx-lm's prompt cache file, and 
 in Redis. A round of an arm begins with nothing but the model and ends with the first token of a 16-token
 suffix. Before any time is looked at, all arms must have generated the same tokens.
 
-    python tests/benchmarks/bench_client.py [--quick] [--prefixes 256 1024 4096] [--rounds 7]
+Restoring alone is compared, too: until the caches are there, and until they have taken the next 16 tokens,
+since caches without room for them are copied then. This is also done for K/V of the shape of Llama 3.2 1B
+(16 layers, 8 heads of 64, random float16): the model itself is not needed for that, and not run. With
+`--stock` the published client, in an environment of its own that `make conformance` makes, restores from the
+same server (to caches; its 16-bit rows are half of the others' bytes).
+
+    python tests/benchmarks/bench_client.py [--quick] [--stock] [--prefixes 256 1024 4096] [--rounds 7]
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import DEVNULL, Popen
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 
 from pionkv.kernels.blas import preload_blas
@@ -38,8 +45,11 @@ from pionkv.client.demo import conversation, smollm  # noqa: E402
 from pionkv.client.demo.greedy import answer  # noqa: E402
 from pionkv.client.prefill import default_chunk, prefill  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "client"), str(TESTS / "conformance")]
 
+import peers  # noqa: E402
+import small_models  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
 SUFFIX = 16
@@ -47,10 +57,15 @@ COMPARED_TOKENS = 8
 REDIS_SECONDS = 20
 IDEAL, FILE, REDIS = "caches of this process, copied", "mlx-lm's prompt cache file", "safetensors in Redis"
 MAP, UNIX, TCP = "map", "unix", "tcp"
+STOCK = "pion-vllm-mlx 0.1.6"
 FIRST_TOKEN, RESTORED = "s to first token", "s to restored caches"
+USED = f"s to caches that took {SUFFIX} tokens"
+LLAMA = {"num_hidden_layers": 16, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
+NEAR = round(1 / 1.15, 3)
 TARGETS = {
-    FIRST_TOKEN: ((MAP, FILE, 1.0), (MAP, IDEAL, round(1 / 1.15, 3)), (TCP, REDIS, None)),
-    RESTORED: ((MAP, FILE, 1.0), (TCP, REDIS, 2.0)),
+    FIRST_TOKEN: ((MAP, FILE, 1.0), (MAP, IDEAL, NEAR), (TCP, REDIS, None)),
+    RESTORED: ((MAP, FILE, 1.0), (TCP, REDIS, 2.0), (TCP, STOCK, 2.0)),
+    USED: ((MAP, FILE, 1.0), (MAP, IDEAL, NEAR), (TCP, REDIS, 2.0)),
 }
 """Arm, peer, and how many times faster the arm is to be. The first token includes the model's own work on the
 suffix, which is the same in all arms."""
@@ -84,6 +99,7 @@ def main() -> None:
     with _places() as places:
         for length in options.prefixes:
             rows += _compare(loaded.model, tokens[:length], tokens[length : length + SUFFIX], places, options)
+            rows += _compare_shape(length, places, options)
     write_results(
         "client",
         rows,
@@ -104,6 +120,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--cold-rounds", type=int, default=2, help="prefilling takes a minute for 4,096 tokens"
     )
+    parser.add_argument("--stock", action="store_true", help="the published client, too")
     parser.add_argument("--quick", action="store_true", help="one short prefix, two rounds")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the results file")
     options = parser.parse_args()
@@ -181,14 +198,61 @@ def _compare(
         {name: _to_first_token(model, restore, suffix) for name, restore in arms.items()},
         rounds=options.rounds,
     )
-    restored = interleaved(
-        {name: _to_caches(restore) for name, restore in arms.items()}, rounds=options.rounds
-    )
+    work = f"{len(prefix)} tokens"
+    with _stock(prefix, places) if options.stock else nullcontext({}) as stock:
+        restoring = _restoring(work, arms, stock, options.rounds)
     return [
-        *_rows(len(prefix), FIRST_TOKEN, {"cold": cold_seconds, **first}),
-        _ratio(len(prefix), FIRST_TOKEN, MAP, "cold", first[MAP], cold_seconds, None),
-        *_rows(len(prefix), RESTORED, restored),
+        *_rows(work, FIRST_TOKEN, {"cold": cold_seconds, **first}),
+        _ratio(work, FIRST_TOKEN, MAP, "cold", first[MAP], cold_seconds, None),
+        *restoring,
     ]
+
+
+def _compare_shape(length: int, places: Places, options: argparse.Namespace) -> list[Row]:
+    """Restoring alone, of random K/V in the shape of Llama 3.2 1B."""
+    model = small_models.build(lambda: small_models.plain(**LLAMA), "float16")
+    random = np.random.default_rng(length)
+    shape = (1, LLAMA["num_key_value_heads"], length, LLAMA["head_dim"])
+
+    def side() -> Any:
+        return mx.array(random.standard_normal(shape, np.float32).astype(np.float16))
+
+    caches = [KVCache.from_state((side(), side(), length)) for _ in range(LLAMA["num_hidden_layers"])]
+    prefix = [int(token) for token in random.integers(0, small_models.VOCABULARY, length)]
+    arms = _arms(model, prefix, caches, places, 1e6)
+    for name, restore in arms.items():
+        for ours, stored in zip(restore(), caches, strict=True):
+            for one, other in ((ours.keys, stored.keys), (ours.values, stored.values)):
+                assert mx.array_equal(one[:, :, :length], other), name
+    return _restoring(f"{length} tokens, Llama 3.2 1B's shape", arms, {}, options.rounds)
+
+
+def _restoring(
+    work: str, arms: dict[str, Restore], more: dict[str, Callable[[], object]], rounds: int
+) -> list[Row]:
+    restored = interleaved({**{name: _to_caches(each) for name, each in arms.items()}, **more}, rounds)
+    used = interleaved({name: _to_used_caches(each) for name, each in arms.items()}, rounds)
+    return [*_rows(work, RESTORED, restored), *_rows(work, USED, used)]
+
+
+@contextmanager
+def _stock(prefix: list[int], places: Places) -> Iterator[dict[str, Callable[[], object]]]:
+    """An arm for the published client, which restores in a process and an environment of its own."""
+    driver = [str(peers.stock_python()), str(peers.DRIVERS / "stock_timing.py")]
+    process = Popen([*driver, str(places.port), "smollm-float32"], stdin=PIPE, stdout=PIPE, text=True)
+
+    def ask(line: str) -> str:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip()
+
+    try:
+        assert ask(json.dumps(prefix)) == "ready"
+        yield {STOCK: lambda: float(ask(""))}
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _to_first_token(model: Any, restore: Restore, suffix: list[int]) -> Callable[[], object]:
@@ -199,12 +263,24 @@ def _to_caches(restore: Restore) -> Callable[[], object]:
     return lambda: mx.eval([cache.state for cache in restore()])
 
 
+def _to_used_caches(restore: Restore) -> Callable[[], object]:
+    def run() -> None:
+        caches = restore()
+        for cache in caches:
+            shape = (1, cache.keys.shape[1], SUFFIX, cache.keys.shape[3])
+            cache.update_and_fetch(*(mx.ones(shape, cache.keys.dtype) for _ in range(2)))
+        mx.eval([cache.state for cache in caches])
+
+    return run
+
+
 def _arms(
     model: Any, prefix: list[int], caches: list[Any], places: Places, milliseconds: float
 ) -> dict[str, Restore]:
-    file = places.folder / f"{len(prefix)}.safetensors"
+    name = f"{len(prefix)} of {len(caches)} layers"
+    file = places.folder / f"{name}.safetensors"
     save_prompt_cache(str(file), [_exact(cache) for cache in caches])
-    places.redis.set(str(len(prefix)), _safetensors(caches))
+    places.redis.set(name, _safetensors(caches))
     lanes = {
         MAP: PionPromptCache(model, port=places.port, lane="map", background=False, always_fetch=True),
         UNIX: PionPromptCache(
@@ -215,9 +291,9 @@ def _arms(
     lanes[TCP].keep(prefix, caches, milliseconds)
     return {
         IDEAL: lambda: copy.deepcopy(caches),
-        **{name: _ours(cache, prefix) for name, cache in lanes.items()},
+        **{lane: _ours(cache, prefix) for lane, cache in lanes.items()},
         FILE: lambda: load_prompt_cache(str(file)),
-        REDIS: lambda: _from_redis(places.redis, str(len(prefix))),
+        REDIS: lambda: _from_redis(places.redis, name),
     }
 
 
@@ -259,17 +335,18 @@ def _from_redis(client: redis.Redis, key: str) -> list[KVCache]:
     ]
 
 
-def _rows(tokens: int, unit: str, seconds: dict[str, list[float]]) -> list[Row]:
+def _rows(work: str, unit: str, seconds: dict[str, list[float]]) -> list[Row]:
     """Each arm, and those that have a peer against it."""
-    arms = [Row(f"{tokens} tokens: {name}", unit, Spread.of(each)) for name, each in seconds.items()]
+    arms = [Row(f"{work}: {name}", unit, Spread.of(each)) for name, each in seconds.items()]
     return arms + [
-        _ratio(tokens, unit, arm, peer, seconds[arm], seconds[peer], target)
+        _ratio(work, unit, arm, peer, seconds[arm], seconds[peer], target)
         for arm, peer, target in TARGETS[unit]
+        if peer in seconds
     ]
 
 
 def _ratio(
-    tokens: int,
+    work: str,
     unit: str,
     arm: str,
     peer: str,
@@ -280,9 +357,7 @@ def _ratio(
     mine, other = Spread.of(ours), Spread.of(theirs)
     ratio = round(other.median / mine.median, 3)
     holds = None if target is None else ratio >= target
-    return Row(
-        f"{tokens} tokens: {arm} against {peer}", unit, mine, Peer.of(peer, other), ratio, target, holds
-    )
+    return Row(f"{work}: {arm} against {peer}", unit, mine, Peer.of(peer, other), ratio, target, holds)
 
 
 if __name__ == "__main__":

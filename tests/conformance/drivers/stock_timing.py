@@ -1,0 +1,36 @@
+"""The published `PionPromptCache`, unmodified: restores a prefix each time that a line is written to it.
+
+Arguments: port, model. The first line holds the prefix as JSON; it is prefilled and stored, then `ready` is
+printed. Each further line is answered by the seconds that restoring it took.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import mlx.core as mx
+import stock_models as models
+from pion_vllm_mlx.prompt_cache import PionPromptCache
+
+PORT, NAME = int(sys.argv[1]), sys.argv[2]
+
+
+def main() -> None:
+    model = models.load(NAME)
+    prefix = json.loads(sys.stdin.readline())
+    client = PionPromptCache(model, port=PORT)
+    namespace = client.make_namespace("timing", NAME, str(len(prefix)))
+    client.get_or_prefill(prefix, namespace)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        hits = client.stats()["hits"]
+        begin = time.perf_counter()
+        mx.eval([cache.state for cache in client.get_or_prefill(prefix, namespace)])
+        seconds = time.perf_counter() - begin
+        assert client.stats()["hits"] == hits + 1, client.stats()
+        print(seconds, flush=True)
+
+
+main()
