@@ -12,7 +12,7 @@ import numpy as np
 from mlx_lm.models.cache import KVCache, create_attention_mask
 
 from .attend import AttendQueries, merge
-from .attention_seam import Attention
+from .attention_seam import Attention, is_replaced
 from .errors import StoreError, UnsupportedModel
 
 Rows = Sequence[tuple[Any, Any]]
@@ -104,8 +104,14 @@ class AttendedCache:
         return int(self._held.offset) + (0 if self._whole else self._prefix.tokens)
 
     def update_and_fetch(self, keys: Any, values: Any) -> Any:
-        """Take the rows of the next tokens; all rows that are held here."""
+        """Take the rows of the next tokens; all rows that are held here.
+
+        Raises:
+            RuntimeError: mlx-lm would attend to these alone: its function is its own again.
+        """
         self._take_over()
+        if not (self._whole or is_replaced()):
+            raise RuntimeError("the rows of the prefix are in the server: go on within PrefixAttention")
         return self._held.update_and_fetch(keys, values)
 
     def make_mask(self, tokens: int, return_array: bool = False, window_size: int | None = None) -> Any:

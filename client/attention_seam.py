@@ -54,6 +54,11 @@ def check_seam() -> Attention:
     return found
 
 
+def is_replaced() -> bool:
+    """Whether somebody has asked for that, and has not given it back."""
+    return _users > 0
+
+
 @contextmanager
 def replaced(make: Callable[[Attention], Attention]) -> Iterator[None]:
     """Have every module that imported the function use another one; several may ask for it at a time.

@@ -62,6 +62,8 @@ class PrefixAttention:
     def __enter__(self) -> PrefixAttention:
         from .attention_check import hooked
 
+        if self._seam is not None:
+            raise RuntimeError("the context has been entered already")
         self._seam = hooked()
         self._seam.__enter__()
         return self
@@ -81,7 +83,7 @@ class PrefixAttention:
             prefix_token_ids: The whole prefix. What follows, at least one token, goes to the generation loop.
 
         Returns:
-            The model's caches. They are of use inside the context only.
+            The model's caches. They are of use inside the context only, and raise `RuntimeError` elsewhere.
 
         Raises:
             RuntimeError: The context has not been entered.

@@ -135,6 +135,19 @@ def test_copies_and_trimmed_caches_go_on_by_themselves(server_process: ServerPro
         mx.eval([each.state for each in caches])
 
 
+def test_caches_are_not_used_up_outside_of_the_context(server_process: ServerProcess) -> None:
+    model = build(grouped)
+    attention = PrefixAttention(stored(model, server_process))
+    with attention:
+        caches = attention.get_or_prefill(PREFIX)
+        with pytest.raises(RuntimeError, match="entered already"):
+            attention.__enter__()
+    with pytest.raises(RuntimeError, match="go on within PrefixAttention"):
+        model(mx.array([SUFFIX]), cache=caches)
+    with attention:
+        assert answer(model, caches) == uncached(model)
+
+
 @pytest.mark.parametrize("kind", ["grouped", "gemma3", "llama4"])
 def test_a_server_that_is_killed_in_the_middle_of_an_answer(kind: str, start_server: Start) -> None:
     model, server = build(KINDS[kind]), start_server()

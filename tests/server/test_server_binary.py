@@ -104,6 +104,8 @@ def test_protected_mode_and_the_number_of_clients(start_local: Any) -> None:
     lanes = [FrameWire(port) for _ in range(3)]
     assert [lane.ask(PING)[0] for lane in lanes[:2]] == [OK, OK]
     assert lanes[2].reply() == (ERROR, b"ERR max number of clients reached") and lanes[2].ended()
+    counted = server.call(lambda app: dict(app.service.metrics.received))
+    assert counted["binary"] == 2 * len(frame(PING))
     for lane in lanes:
         lane.close()
 
