@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from pionkv.protocol.errors import CommandError
@@ -42,10 +43,10 @@ class FrameConnection(Connection):
     parser_type = FrameParser
     output_type = FrameOutput
 
-    def _take(self, words: list[Argument]) -> None:
+    def _take(self, words: Sequence[Argument]) -> None:
         super()._take(self._with_blob_cut(words) if words[0] == STORE.encode() else words)
 
-    def _with_blob_cut(self, words: list[Argument]) -> list[Argument]:
+    def _with_blob_cut(self, words: Sequence[Argument]) -> list[Argument]:
         """ATTEND.STORE with keys and values apart: the frame has them as one blob, of `n` rows each."""
         *place, blob = words
         key_dim = 0
