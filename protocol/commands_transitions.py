@@ -125,7 +125,7 @@ _TRANSITIONS = (
 _KEEPING = (
     CommandSpec(
         name="KV.PREFIX.EXPIRE",
-        summary="Lets a prefix end after some seconds, or not at all any more.",
+        summary="Lets a prefix, or a session that belongs to none, end after some seconds, or not any more.",
         group="prefix",
         reply="1, or 0 when there is no such prefix. From then on it is a miss, and reading it is EXPIRED.",
         parameters=(key("namespace"), oneof("when", integer("seconds"), word("PERSIST"))),
@@ -137,7 +137,7 @@ _KEEPING = (
     ),
     CommandSpec(
         name="KV.PREFIX.PIN",
-        summary="Keeps a prefix from being evicted, once more.",
+        summary="Keeps a prefix, or a session that belongs to none, from being evicted, once more.",
         group="prefix",
         reply="How many pins hold it, an integer.",
         parameters=(key("namespace"),),
@@ -149,7 +149,7 @@ _KEEPING = (
     ),
     CommandSpec(
         name="KV.PREFIX.TTL",
-        summary="How long a prefix has left.",
+        summary="How long a prefix, or a session that belongs to none, has left.",
         group="prefix",
         reply="Seconds; -1 when it does not end, -2 when it is not there.",
         parameters=(key("namespace"),),

@@ -19,7 +19,7 @@ from .errors import (
 from .expiry import expired, set_expiry
 from .identity import inherit, manifest_of, put_manifest
 from .keyspace.access import drop_values
-from .names import K_SUFFIX, V_SUFFIX, key_of, sids_of, unit_of, unit_of_namespace
+from .names import K_SUFFIX, SINGLE, V_SUFFIX, key_of, sids_of, unit_of, unit_of_namespace
 from .queue import enqueue
 from .records import NamespaceRecord, SessionRecord, StateRecord
 from .schema import Schema
@@ -290,11 +290,11 @@ def fork(engine: Engine, namespace: bytes, child: bytes, tokens: int | None) -> 
     return engine.catalog.write(change)
 
 
-def pin(engine: Engine, namespace: bytes, step: int) -> int:
+def pin(engine: Engine, name: bytes, step: int) -> int:
     """See `Store.pin` and `Store.unpin`."""
 
     def change(writer: Writer) -> int:
-        record = _namespace(engine, writer, namespace)
+        record = _unit(engine, writer, name)
         record.pins = max(0, record.pins + step)
         enqueue(writer, record)
         writer.put_namespace(record)
@@ -303,11 +303,17 @@ def pin(engine: Engine, namespace: bytes, step: int) -> int:
     return engine.catalog.write(change)
 
 
-def expire(engine: Engine, namespace: bytes, at: float) -> None:
+def ends(engine: Engine, name: bytes) -> float:
+    """When a namespace, or a session that belongs to none, ends; 0 for never. Raises `UnknownNamespace`."""
+    with engine.catalog.snapshot() as reader:
+        return _unit(engine, reader, name).expires
+
+
+def expire(engine: Engine, name: bytes, at: float) -> None:
     """See `Store.expire`."""
 
     def change(writer: Writer) -> None:
-        record = _namespace(engine, writer, namespace)
+        record = _unit(engine, writer, name)
         set_expiry(writer, record, max(at, 0.0))
         writer.put_namespace(record)
         marks.remove(writer, record.unit)
@@ -362,6 +368,18 @@ def set_manifest(engine: Engine, namespace: bytes, value: bytes) -> None:
 
 def _uid(record: NamespaceRecord) -> bytes:
     return record.uid.to_bytes(8, "big")
+
+
+def _unit(engine: Engine, reader: Reader, name: bytes) -> NamespaceRecord:
+    """The namespace of this name; if there is none, the session of this name that belongs to none."""
+    try:
+        return _namespace(engine, reader, name)
+    except UnknownNamespace:
+        unit = unit_of(name)[0]
+        record = reader.namespace(unit) if unit[:1] == SINGLE else None
+        if record is None or record.has_expired(engine.clock()):
+            raise
+        return record
 
 
 def _namespace(engine: Engine, reader: Reader, namespace: bytes) -> NamespaceRecord:

@@ -117,22 +117,25 @@ class PrefixCalls:
         """Where the bytes of a session or namespace are, or with None of the whole store."""
         return Count(self._engine, name)
 
-    def ttl(self, namespace: bytes) -> float | None:
-        """Seconds until a namespace ends; None when it does not. Raises `UnknownNamespace`."""
-        record = namespaces.view_namespace(self._engine, namespace)
-        return record.expires - self._engine.clock() if record.expires else None
+    def ttl(self, name: bytes) -> float | None:
+        """Seconds until a namespace ends; None when it does not. Raises `UnknownNamespace`.
 
-    def pin(self, namespace: bytes) -> int:
+        Here, and for pins and `expire`, a session that belongs to no namespace is named by its own name.
+        """
+        ends = namespaces.ends(self._engine, name)
+        return ends - self._engine.clock() if ends else None
+
+    def pin(self, name: bytes) -> int:
         """Keep a namespace from eviction once more; how many pins hold it. Raises `UnknownNamespace`."""
-        return namespaces.pin(self._engine, namespace, 1)
+        return namespaces.pin(self._engine, name, 1)
 
-    def unpin(self, namespace: bytes) -> int:
+    def unpin(self, name: bytes) -> int:
         """Take a pin away, if there is one; how many are left. Raises `UnknownNamespace`."""
-        return namespaces.pin(self._engine, namespace, -1)
+        return namespaces.pin(self._engine, name, -1)
 
-    def expire(self, namespace: bytes, at: float) -> None:
+    def expire(self, name: bytes, at: float) -> None:
         """Let a namespace end at a time of the store's clock; 0 for never. Raises `UnknownNamespace`."""
-        namespaces.expire(self._engine, namespace, at)
+        namespaces.expire(self._engine, name, at)
 
     def miss_reason(self, namespace: bytes) -> str:
         """Why `lookup` answers None: absent, expired, incomplete, quarantined and why; empty for a hit."""

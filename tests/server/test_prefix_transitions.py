@@ -209,6 +209,29 @@ def test_a_pinned_prefix_is_not_evicted(start_local) -> None:
     assert lookup(wire, "kept") == "MISS"
 
 
+def test_sessions_without_a_prefix_are_pinned_and_end_too(start_local) -> None:
+    server = start_local(max_bytes=1 << 20)
+    wire = server.connect()
+    for name in ("kept", "ends", "plain"):
+        wire.command("V.CREATE", name, DIM, "VQUANT", "fp16")
+        wire.command("V.STOREBATCH", name, 0, 0, 100, bytes(100 * ROW_BYTES), "FMT", "F16")
+    assert wire.command("KV.PREFIX.PIN", "kept") == 1
+    assert wire.command("KV.PREFIX.TTL", "ends") == -1
+    assert wire.command("KV.PREFIX.EXPIRE", "ends", 100) == 1
+    assert 99 <= wire.command("KV.PREFIX.TTL", "ends") <= 100
+    turn_clock(server, 101)
+    fetched = wire.command("V.FETCH", "ends", 0, "RANGE", 0, 100)
+    assert fetched.code in ("EXPIRED", "ERR") and wire.command("KV.PREFIX.TTL", "ends") == -2
+    for number in range(40):
+        publish(wire, f"p{number}", 2, 0, 1500)
+    assert wire.command("V.FETCH", "plain", 0, "RANGE", 0, 100).code == "ERR"
+    assert len(wire.command("V.FETCH", "kept", 0, "RANGE", 0, 100, "FMT", "F16")) == 100 * ROW_BYTES
+    publish(wire, "n", 1, 0, 8)
+    for command in (("PIN", "n_pk"), ("PIN", "nobody"), ("UNPIN", "n_pv")):
+        assert wire.command(f"KV.PREFIX.{command[0]}", command[1]).message == "namespace not found"
+    assert wire.command("KV.PREFIX.TTL", "n_pk") == -2
+
+
 def test_verify_finds_a_flipped_bit(prefix, wire, server) -> None:
     """The prefix is a miss from then on, and can be stored anew."""
     assert wire.command("KV.PREFIX.VERIFY", "n") == 8 * LAYERS * 2 * ROW_BYTES
