@@ -60,7 +60,8 @@ ACL_COMMANDS = (
     ),
     _acl(
         "GETUSER", "Everything about a user.",
-        "A map: flags, passwords, commands, keys, channels, selectors; null for no such user.",
+        "A map: flags, passwords, commands, keys, channels, selectors; of a tenant's user also tenant, "
+        "bytes, max-bytes; where they are limited connections, max-connections; null for no such user.",
         string("username"), complexity="O(N), N = rules", shows=("ACL GETUSER alice", '1) "flags"'),
     ),
     _acl("HELP", "Lists the subcommands.", "An array of lines.", admin=False),
@@ -75,7 +76,9 @@ ACL_COMMANDS = (
     ),
     _acl(
         "SETUSER",
-        "Makes or changes a user. A name of a namespace, session or key must match one of its patterns.",
+        "Makes or changes a user. A name of a namespace, session or key must match one of its patterns; "
+        "with tenant=<name> it is that tenant's, which max-bytes=<size> limits; max-connections=<n> limits "
+        "the user; (<rule> ...) is a selector.",
         "OK.", string("username"), optional(many(string("rule"))), complexity="O(N), N = rules",
         shows=("ACL SETUSER alice on >secret ~team1:* +@kv +@connection", "OK"),
     ),

@@ -47,10 +47,15 @@ _EVENT = string("event")
 WATCH_COMMANDS = (
     _watch("CONFIG|HELP", "Lists the subcommands.", "An array of lines.", admin=False),
     _watch(
-        "CONFIG|RESETSTAT", "Counters of this process begin anew.", "OK.", shows=("CONFIG RESETSTAT", "OK")
+        "CONFIG|RESETSTAT", "Counters begin anew, in all workers.", "OK.", shows=("CONFIG RESETSTAT", "OK")
     ),
     _watch(
-        "CONFIG|SET", "Changes settings of this process while it runs, all of those named or none.", "OK.",
+        "CONFIG|REWRITE",
+        "Writes what CONFIG SET has changed into the file that the settings came from.", "OK.",
+    ),
+    _watch(
+        "CONFIG|SET",
+        "Changes settings while the server runs, in all workers: all of those named or none.", "OK.",
         many(block("data", string("parameter"), string("value"))),
         complexity="O(N), N = settings", shows=("CONFIG SET maxmemory 16gb", "OK"),
     ),

@@ -37,11 +37,20 @@ def turned_away(client: Client) -> CommandError | None:
         return PROTECTED
     if service.clients() > service.settings.max_clients:
         return FULL
-    return None
+    return too_many(client) if client.authenticated else None
+
+
+def too_many(client: Client) -> CommandError | None:
+    """Why the client's user may not have this connection as well; None: it may."""
+    user = client.user
+    if not user.max_connections or (count := client.service.connections_of(user)) <= user.max_connections:
+        return None
+    text = f"user {user.name} would have {count} connections (max-connections {user.max_connections})"
+    return CommandError("ERR", text)
 
 
 def admit(client: Client, entry: Entry, args: Sequence[Argument]) -> None:
-    """Let a command pass.
+    """Let a command pass; its names become those under which a tenant's are stored.
 
     Raises:
         CommandError: It may not be run by this client now.
@@ -54,16 +63,25 @@ def admit(client: Client, entry: Entry, args: Sequence[Argument]) -> None:
         raise CommandError("ERR", f"Can't execute '{entry.spec.name.lower()}': {ONLY_LISTENING}")
     if client.service.monitors:
         client.service.monitors.show(client, entry, args)
+    permit.enter(client.user, entry.spec, args)
 
 
-def check_permission(client: Client, entry: Entry, args: Sequence[Argument]) -> None:
+def check_permission(
+    client: Client, entry: Entry, args: Sequence[Argument], *, entered: bool = False
+) -> None:
     """Whether the client's user may run a command line, as far as it has arrived; a refusal is noted.
+
+    Args:
+        client: Who.
+        entry: The command.
+        args: The command line.
+        entered: Its names are as they are stored already.
 
     Raises:
         CommandError: It may not.
     """
     try:
-        permit.check(client.user, entry.spec, args)
+        permit.check(client.user, entry.spec, args, entered=entered)
     except permit.Refused as refused:
         context = "multi" if client.transaction.open else "toplevel"
         client.service.note_refusal(client, refused.reason, refused.object, context)

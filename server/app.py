@@ -59,6 +59,11 @@ class App:
         self._hurry = asyncio.Event()
         self._listeners: Listeners | None = None
         self._servers: list[asyncio.Server] = []
+        self._secured: list[asyncio.Server] = []
+        """Those of them that speak TLS."""
+        self._secured_ports: list[tuple[list[socket.socket], Callable[[], Connection]]] = []
+        """What they listen on, kept so that they can be made anew."""
+        self._renewing: asyncio.Task[None] | None = None
         self._timers: list[Every] = []
         self._sites: list[Site] = []
 
@@ -89,9 +94,14 @@ class App:
         service = self.service
         context = context_of(service.settings)
         await self._accept_from(tcp, self._connect, None)
-        await self._accept_from(tls, self._connect, context)
         over_tls = service.settings.binary_over_tls
-        await self._accept_from(binary, self._connect_framed, context if over_tls else None)
+        if not over_tls:
+            await self._accept_from(binary, self._connect_framed, None)
+        self._secured_ports = [
+            ([listener.dup() for listener in tls], self._connect),
+            ([listener.dup() for listener in binary if over_tls], self._connect_framed),
+        ]
+        await self._accept_secured(context)
         service.ports = Ports(_port(tcp), _port(tls), _port(binary))
         if unix is not None:
             # From 3.13 on whoever closes a Unix socket removes its path, unless told that others use it.
@@ -122,7 +132,31 @@ class App:
         backlog = self.service.settings.backlog
         for listener in listeners:
             server = await self.loop.create_server(connect, sock=listener, backlog=backlog, **secured)
-            self._servers.append(server)
+            (self._servers if context is None else self._secured).append(server)
+
+    async def _accept_secured(self, context: ssl.SSLContext | None) -> None:
+        """Accept what connects to the ports that speak TLS."""
+        for listeners, connect in self._secured_ports:
+            await self._accept_from([listener.dup() for listener in listeners], connect, context)
+
+    def renew_certificates(self) -> None:
+        """Read the certificates anew, for connections from now on; wrong ones change nothing."""
+        self._renewing = self.loop.create_task(self._renew_certificates())
+
+    async def _renew_certificates(self) -> None:
+        try:
+            context = context_of(self.service.settings)
+        except TlsError as error:
+            logs.logger().error("certificates not renewed", error=str(error))
+            return
+        before, self._secured = self._secured, []
+        # The new servers accept from the same queue before the old ones stop: nobody is refused.
+        await self._accept_secured(context)
+        for server in before:
+            server.close()
+        for site in self._sites:
+            await site.renew(context)
+        logs.logger().info("certificates renewed")
 
     async def _open_sites(self, context: ssl.SSLContext | None) -> None:
         """Open the HTTP ports that are asked for: the first worker shows the numbers of all."""
@@ -166,8 +200,11 @@ class App:
         """Return after a graceful stop: no new connections, commands in flight finished, replies sent."""
         await self._stop.wait()
         self.service.stopping = True
-        for server in self._servers:
+        for server in (*self._servers, *self._secured):
             server.close()
+        for listeners, _ in self._secured_ports:
+            for listener in listeners:
+                listener.close()
         for connection in list(self.service.connections.values()):
             connection.stop_when_idle()
         await self._wait_for_clients(self.service.settings.stop_seconds)
@@ -251,6 +288,7 @@ async def _serve_alone(settings: Settings) -> None:
         app = App(settings, store)
         for number in (signal.SIGTERM, signal.SIGINT):
             app.loop.add_signal_handler(number, app.signalled)
+        app.loop.add_signal_handler(signal.SIGHUP, app.renew_certificates)
         await app.start()
         announce(settings, app.service.ports)
         await app.serve()

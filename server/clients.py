@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pionkv.storage import EVERYTHING, Listing
 
 from .acl.user import User
 from .output import Output
@@ -24,6 +27,9 @@ UNCOUNTED = ("qbuf", "qbuf-free", "argv-mem", "obl", "oll", "omem", "tot-mem")
 
 
 TCP, UNIX, BINARY = "tcp", "unix", "binary"
+
+Filters: TypeAlias = Sequence[tuple[str, int | str]]
+"""Names of facts about a client, and what they are to be."""
 
 
 class ReplyMode(Enum):
@@ -79,6 +85,12 @@ class Client:
         return f"{self.service.place.run_id}:{self.id}".encode()
 
     @property
+    def listing(self) -> Listing:
+        """What listings show this client, and under which names."""
+        user = self.user
+        return Listing(user.tag, user.lists) if user.restricted else EVERYTHING
+
+    @property
     def listens_to(self) -> int:
         """How many channels and patterns it listens to."""
         return len(self.channels) + len(self.patterns)
@@ -106,6 +118,11 @@ class Client:
             "lib-ver": self.library.get("lib-ver", b"").decode(),
         }
         return " ".join(f"{name}={value}" for name, value in fields.items())
+
+    def is_meant(self, filters: Filters) -> bool:
+        """Whether all of these filters of CLIENT KILL fit it."""
+        facts = {"ID": self.id, "ADDR": self.address, "LADDR": self.local_address, "USER": self.user.name}
+        return all(facts[name] == value for name, value in filters)
 
     def after_command(self) -> None:
         """Move CLIENT REPLY SKIP along: the command after it is not answered, the one after that is."""

@@ -238,6 +238,9 @@ class Settings:
     )
     log_format: str = _setting("console", "console or json, on standard error", _one_of(LOG_FORMATS))
 
+    file: Path | None = None
+    """Where some of them were read from; no setting itself."""
+
     @property
     def binary_over_tls(self) -> bool:
         """Whether the binary lane speaks TLS: where nothing else over TCP goes without."""
@@ -245,7 +248,7 @@ class Settings:
 
     def printable(self) -> dict[str, str]:
         """Every setting as text, secrets masked."""
-        return {item.name: self.text_of(item.name) for item in dataclasses.fields(self)}
+        return {name: self.text_of(name) for name in SETTINGS}
 
     def text_of(self, name: str) -> str:
         """One setting as text. A secret reads `***` when it is set."""
@@ -255,7 +258,9 @@ class Settings:
         return "***" if SETTINGS[name].metadata["secret"] else str(value)
 
 
-SETTINGS: Mapping[str, dataclasses.Field[Any]] = {item.name: item for item in dataclasses.fields(Settings)}
+SETTINGS: Mapping[str, dataclasses.Field[Any]] = {
+    item.name: item for item in dataclasses.fields(Settings) if "parse" in item.metadata
+}
 
 
 def load(
@@ -278,7 +283,8 @@ def load(
         if (text := environment.get(ENVIRONMENT_PREFIX + name.upper())) is not None:
             merged[name] = text
     merged.update({name: text for name, text in flags.items() if text is not None})
-    return Settings(**{name: _parse(name, text) for name, text in merged.items()})
+    values = {name: _parse(name, text) for name, text in merged.items()}
+    return Settings(**values, file=None if file is None else file.absolute())
 
 
 def changed(settings: Settings, texts: Mapping[str, str]) -> Settings:

@@ -18,6 +18,7 @@ from pionkv.protocol.errors import ProtocolError
 from pionkv.protocol.frames import FrameParser, Refusal
 from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestParser
 
+from .acl.permit import enter
 from .admission import check_permission, turned_away
 from .arguments import Argument
 from .clients import lane_of, read_addresses
@@ -268,6 +269,7 @@ class Connection(Runner, asyncio.BufferedProtocol):
             return None
         if self.client.user.restricted:
             check_permission(self.client, entry, words)
+            enter(self.client.user, entry.spec, words)
         return opener(self.client, words, length)
 
     def _feed(self, remaining: int) -> bool:

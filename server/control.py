@@ -18,6 +18,7 @@ from .config import Settings
 
 SETUP, READY, STOP, HURRY, PUBLISH = "setup", "ready", "stop", "hurry", "publish"
 CONFIGURE, RESET_STATISTICS, USERS = "configure", "reset-statistics", "users"
+ASK, ANSWER, WATCHED = "ask", "answer", "watched"
 RELAY_BYTES = 64 << 20
 """Messages between workers that wait; more are dropped, as they are for clients that do not read."""
 _LENGTH = 4
@@ -41,6 +42,7 @@ class Setup:
         tls: Handles of those that speak TLS.
         binary: Handles of those of the binary lane.
         unix: Handle of the Unix socket, or None.
+        file: Where the settings were read from, or None.
     """
 
     settings: dict[str, str]
@@ -53,6 +55,7 @@ class Setup:
     tls: list[int]
     binary: list[int]
     unix: int | None
+    file: str | None
 
     def message(self) -> dict[str, Any]:
         """As it is sent."""
@@ -80,7 +83,7 @@ class Control:
     def send(self, kind: str, *items: Any) -> None:
         """Send a message; nothing happens when the other end is gone."""
         if not self._writer.is_closing():
-            body = msgpack.packb((kind, *items))
+            body = msgpack.packb((kind, *items), unicode_errors="surrogateescape")
             self._writer.write(len(body).to_bytes(_LENGTH, "big") + body)
 
     def relay(self, kind: str, *items: Any) -> None:
@@ -96,7 +99,7 @@ class Control:
             body = await self._reader.readexactly(length)
         except (asyncio.IncompleteReadError, OSError):
             return None
-        message: Message = msgpack.unpackb(body, use_list=False)
+        message: Message = msgpack.unpackb(body, use_list=False, unicode_errors="surrogateescape")
         return message
 
     def close(self) -> None:

@@ -45,6 +45,11 @@ _MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
         "ERR",
         f"{command}: rows {e.start}..{e.end} of layer {e.layer} are not stored (layer holds {e.rows})",
     ),
+    storage.OverQuota: lambda command, e: (
+        "OOM",
+        f"quota of tenant {e.tenant.decode(errors='replace')} exceeded ({e.needed} bytes needed beside "
+        f"{e.stored} stored, max-bytes {e.limit}).",
+    ),
     storage.OutOfBudget: lambda command, e: (
         "OOM",
         f"command not allowed when used memory > 'maxmemory' ({e.needed} bytes needed, budget {e.limit}).",

@@ -53,7 +53,7 @@ class FrameConnection(Connection):
         if self.client.authenticated:
             # Where there is no such session the command is about to say so.
             with suppress(CommandError, StorageError):
-                key_dim, _ = dims_of(self.client, bytes(place[1]))  # type: ignore[arg-type]
+                key_dim, _ = dims_of(self.client, self.client.user.tag + bytes(place[1]))  # type: ignore[arg-type]
         view = memoryview(blob)  # type: ignore[arg-type]
         cut = integer(place[3]) * key_dim * ELEMENT_BYTES
         return [*place, view[:cut], view[cut:]]

@@ -62,9 +62,8 @@ class Reading(Keyed):
         """Run the command on a snapshot."""
         run, protocol = self._read, client.protocol
         keyspace = client.service.store.keyspace
-        sees = client.user.sees if client.user.restricted else None
         answer = keyspace.read(
-            lambda keys: run(keys, args, protocol), note_use=not client.no_touch, sees=sees
+            lambda keys: run(keys, args, protocol), note_use=not client.no_touch, listing=client.listing
         )
         return answer if isinstance(answer, bytes) else send(client, answer)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pionkv.protocol import reply
 
 from .arguments import Argument
+from .control import WATCHED
 from .receiving import Receiver
 
 if TYPE_CHECKING:
@@ -34,13 +35,23 @@ def quoted(argument: Argument, limit: int = LONGEST) -> str:
 
 
 class Monitors:
-    """The clients that watch what the server does."""
+    """The clients that watch what the server does.
 
-    def __init__(self) -> None:
+    Args:
+        tell: Sends a message to every other worker.
+        elsewhere: How many watch there.
+    """
+
+    def __init__(self, tell: Callable[..., None], elsewhere: Callable[[], int]) -> None:
         self._clients: dict[int, Client] = {}
+        self._tell = tell
+        self._elsewhere = elsewhere
 
     def __bool__(self) -> bool:
-        return bool(self._clients)
+        return bool(self._clients or self._elsewhere())
+
+    def __len__(self) -> int:
+        return len(self._clients)
 
     def __contains__(self, client: Client) -> bool:
         return client.id in self._clients
@@ -59,5 +70,11 @@ class Monitors:
             return
         words = " ".join(map(quoted, args))
         line = reply.simple(f"{client.service.clock():.6f} [0 {client.address}] {words}")
+        if self._elsewhere():
+            self._tell(WATCHED, line)
+        self.deliver(line)
+
+    def deliver(self, line: bytes) -> None:
+        """Show a line to those who watch here."""
         for watcher in list(self._clients.values()):
             watcher.out.push(line)

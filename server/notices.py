@@ -4,15 +4,15 @@
     __keyevent@0__:drop       the namespace: it is gone
     __keyspace@0__:<ns>       publish or drop
 
-A notice follows the command that caused it. What is evicted, ends by itself, or goes with FLUSHALL is not
-noticed.
+A tenant gets those of its own namespaces, under its own names. A notice follows the command that caused it.
+What is evicted, ends by itself, or goes with FLUSHALL is not noticed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pionkv.storage import Store, UnknownNamespace
+from pionkv.storage import Store, UnknownNamespace, tag_of, tenant_of
 
 from .pubsub import Channels
 
@@ -72,5 +72,11 @@ class Notices:
         return True
 
     def _send(self, event: bytes, namespace: bytes) -> None:
-        self._channels.publish(b"__keyspace@0__:" + namespace, event)
-        self._channels.publish(b"__keyevent@0__:" + event, namespace)
+        self._send_as(b"", event, namespace)
+        if tenant := tenant_of(namespace):
+            tag = tag_of(tenant)
+            self._send_as(tag, event, namespace.removeprefix(tag))
+
+    def _send_as(self, tag: bytes, event: bytes, namespace: bytes) -> None:
+        self._channels.publish(tag + b"__keyspace@0__:" + namespace, event)
+        self._channels.publish(tag + b"__keyevent@0__:" + event, namespace)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,10 @@ class Place:
     started_at: float = field(default_factory=time.time)
     counters: Counters | None = None
     tell: Callable[..., None] = _nobody
+
+    def ids(self) -> Iterator[int]:
+        """Numbers that grow, from 0 on if there is one worker, and that no other process gives."""
+        return itertools.count(self.lives * CLIENT_IDS * self.workers + self.number, self.workers)
 
     def client_id(self, count: int) -> int:
         """The id of the count-th client of this process, which no other process gives."""

@@ -86,8 +86,9 @@ class Channels:
 
     def _messages(self, channel: bytes, message: bytes) -> Iterator[tuple[Client, bytes]]:
         for client in self.channels.get(channel, {}).values():
-            yield client, push(client, b"message", channel, message)
+            yield client, push(client, b"message", client.user.shown(channel), message)
         for pattern, listeners in self.patterns.items():
             if matches(pattern, channel):
                 for client in listeners.values():
-                    yield client, push(client, b"pmessage", pattern, channel, message)
+                    shown = client.user.shown
+                    yield client, push(client, b"pmessage", shown(pattern), shown(channel), message)

@@ -143,7 +143,7 @@ class Runner(ABC):
                 entry is None
                 or entry.run is None
                 or not entry.fewest <= len(words) <= entry.most
-                or (user.restricted and not permit.allows(user, entry.spec, words))
+                or (user.restricted and not permit.let_in(user, entry.spec, words))
             ):
                 break
             calls.append((entry, words))
@@ -173,7 +173,7 @@ class Runner(ABC):
                     entry is None
                     or not entry.brief
                     or not entry.fewest <= len(words) <= entry.most
-                    or (user.restricted and not permit.allows(user, entry.spec, words))
+                    or (user.restricted and not permit.let_in(user, entry.spec, words))
                 ):
                     break
                 at += 1

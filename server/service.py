@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from . import control as channel
 from .acl.log import Refusals
 from .acl.user import DEFAULT, User
 from .acl.users import Users
+from .asking import Asking
 from .attention.desk import Desk
 from .buffers import ChunkPool, SpoolPool
 from .config import Settings, changed
@@ -28,6 +30,7 @@ from .monitor import Monitors
 from .notices import Notices
 from .place import Place, Sums
 from .pubsub import Channels
+from .questions import questions_of
 from .receipt import Receipt
 from .timing import Histogram, Timing
 from .together import Group
@@ -71,7 +74,15 @@ class Service:
         self.spools = SpoolPool(settings.data_dir)
         self.kernels = KernelLoader()
         self.connections: dict[int, Connection] = {}
+        self.users = Users(
+            settings.data_dir,
+            settings.password,
+            on_removed=self._cut_off,
+            on_changed=lambda: self.place.tell(channel.USERS),
+            on_news=self._take_quotas,
+        )
         self.channels = Channels(self.place.tell, lambda: self.sums.elsewhere_of("listened"))
+        self.monitors = Monitors(self.place.tell, lambda: self.sums.elsewhere_of("monitors"))
         self.entries: Mapping[str, Entry] = {}
         """The commands and how they went."""
         self.attention = Desk(self)
@@ -80,22 +91,19 @@ class Service:
         self.sums = Sums(self.place, self._gauges, self._command_numbers)
         self.metrics = self.sums.metrics
         self.timing = Timing(
-            settings.slowlog_log_slower_than, settings.slowlog_max_len, settings.latency_monitor_threshold
+            settings.slowlog_log_slower_than,
+            settings.slowlog_max_len,
+            settings.latency_monitor_threshold,
+            self.place.ids(),
         )
         self.lag = LoopLag(loop, lambda late: self.timing.spike("event-loop", late, clock()))
         self.started_at = self.place.started_at
         self.receipt = Receipt(self.sums.receipt)
         self.misses = Misses(self.metrics)
-        self.users = Users(
-            settings.data_dir,
-            settings.password,
-            on_removed=self._cut_off,
-            on_changed=lambda: self.place.tell(channel.USERS),
-        )
-        self.refusals = Refusals()
+        self.refusals = Refusals(self.place.ids())
         self.group = Group(loop, store)
         self.notices = Notices(self.channels, store)
-        self.monitors = Monitors()
+        self.asking = Asking(self.place, questions_of(self))
         self.exports = Exports(settings.data_dir / "export", self.place.number)
         self.no_connections = asyncio.Event()
         self.no_connections.set()
@@ -140,6 +148,32 @@ class Service:
     def clients(self) -> int:
         """Connections of all workers."""
         return self.sums.gauge("clients")
+
+    def connections_of(self, user: User) -> int:
+        """Connections of all workers that a user with a limit has; else of this one.
+
+        This worker's are shown to the others before theirs are read: of two that both add one, at least one
+        sees the other's.
+        """
+        if user.max_connections:
+            self.sums.flush()
+        return self._own_connections()[user.name] + self.sums.elsewhere_of(f"user:{user.name}")
+
+    def _own_connections(self) -> Counter[str]:
+        clients = (connection.client for connection in self.connections.values())
+        return Counter(client.user.name for client in clients if client.authenticated)
+
+    def _take_quotas(self, users: Users) -> None:
+        self.store.set_quotas({tenant.encode(): limit for tenant, limit in users.quotas().items()})
+
+    def tenants(self) -> dict[str, tuple[int, int]]:
+        """Each tenant's stored bytes, and how many it may have at most; 0: there is no limit."""
+        held, quotas = self.store.accounts(), self.users.quotas()
+        names = {user.tenant for user in self.users if user.tenant}
+        return {
+            name: (held[key].bytes if (key := name.encode()) in held else 0, quotas.get(name, 0))
+            for name in sorted(names)
+        }
 
     def uptime(self) -> int:
         """Whole seconds since the start."""
@@ -241,10 +275,18 @@ class Service:
             "attend_resident_layers": len(self.attention.residents),
             "attend_resident_bytes": self.attention.residents.nbytes,
             "attend_cold_layers": len(self.attention.residents.cold),
+            "monitors": len(self.monitors),
             "pid": os.getpid(),
             "lives": self.place.lives,
             **(self.tier.gauges() if self.tier is not None else {}),
+            **self._limited_connections(),
         }
+
+    def _limited_connections(self) -> dict[str, int]:
+        """Connections of each user whose number is limited: the others have to know."""
+        limited = [user.name for user in self.users if user.max_connections]
+        own = self._own_connections() if limited else Counter()
+        return {f"user:{name}": own[name] for name in limited}
 
     def _command_numbers(self) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -34,7 +34,7 @@ STEADY_SECONDS = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 8.0
 KILL_SECONDS = 10.0
 """A worker that does not end within this beyond its time to stop is killed."""
-GAUGES = ("clients", "listened", "pid")
+GAUGES, GAUGES_OF_USERS = ("clients", "listened", "monitors", "pid"), "user:"
 
 
 class Slot:
@@ -119,7 +119,12 @@ class Supervisor:
         self._stop.set()
 
     def replace_all(self) -> None:
-        """Begin to replace the workers one after the other, unless that is under way."""
+        """Begin to replace the workers one after the other, unless that is under way or would fail."""
+        try:
+            context_of(self._settings)
+        except TlsError as error:
+            logs.logger().error("workers not replaced", error=str(error))
+            return
         if self._rolling is None or self._rolling.done():
             self._rolling = asyncio.ensure_future(self._replace_all())
 
@@ -178,7 +183,8 @@ class Supervisor:
         slot.expected = False
         slot.lives += 1
         numbers = {**self._counters.read(slot.number)}
-        self._counters.write(slot.number, numbers | dict.fromkeys(GAUGES, 0))
+        over = [name for name in numbers if name in GAUGES or name.startswith(GAUGES_OF_USERS)]
+        self._counters.write(slot.number, numbers | dict.fromkeys(over, 0))
         if pause:
             self._listeners.give_up(slot.number)
             stopping = asyncio.ensure_future(self._stop.wait())
@@ -226,7 +232,8 @@ class Supervisor:
 
     def _pass_on(self, sender: Slot, message: channel.Message) -> None:
         for slot in self._slots:
-            if slot is not sender and slot.ready.is_set() and slot.control is not None:
+            # One that only starts gets it after its setup: it must not miss other settings.
+            if slot is not sender and slot.control is not None:
                 slot.control.relay(*message)
 
     def _setup(self, slot: Slot) -> Setup:
@@ -242,6 +249,7 @@ class Supervisor:
             tls=[listener.fileno() for listener in self._listeners.tls(slot.number)],
             binary=[listener.fileno() for listener in self._listeners.binary(slot.number)],
             unix=None if unix is None else unix.fileno(),
+            file=None if self._settings.file is None else str(self._settings.file),
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pionkv.protocol.table import COMMANDS, CommandSpec
 
-from .acl.permit import Refused, names, sources
+from .acl.permit import names
 from .arguments import Argument, integer
 from .attention.sources import stored_names
 from .clients import Client
@@ -55,10 +55,7 @@ def tiered(name: str, handler: Handler) -> Handler:
         link = client.service.tier
         if link is None:
             return handler(client, args)
-        try:
-            used = _used(client, spec, args)
-        except Refused:
-            return handler(client, args)
+        used = _used(client, spec, args)
         wanted = [each for each in used if link.wants(each, check=check)] if name in BROUGHT else []
         if not wanted and name not in CHANGES:
             return handler(client, args)
@@ -68,8 +65,8 @@ def tiered(name: str, handler: Handler) -> Handler:
 
 
 def _used(client: Client, spec: CommandSpec, args: Sequence[Argument]) -> list[bytes]:
-    """The prefixes that a command line is about, each once. Raises `Refused` for names that are none."""
-    found = dict.fromkeys((*names(spec, args), *sources(spec, args)))
+    """The prefixes that a command line is about, each once."""
+    found = dict.fromkeys(names(spec, args))
     if spec.group == ATTENTION:
         found = dict.fromkeys(name for sid in found for name in stored_names(client.user, sid))
     return list(found)

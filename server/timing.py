@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from .arguments import Argument
 from .monitor import SECRET
@@ -86,14 +86,13 @@ class Histogram:
         self.counts, self.total_ns = [0] * BUCKETS, 0
 
 
-@dataclass(frozen=True, slots=True)
-class SlowCommand:
-    """A command that took long."""
+class SlowCommand(NamedTuple):
+    """A command that took long; `at` is seconds since the epoch."""
 
     id: int
-    at: int
+    at: float
     microseconds: int
-    words: list[bytes]
+    words: Sequence[bytes]
     address: str
     name: bytes
 
@@ -105,13 +104,13 @@ class Timing:
         notable_ns: What takes less is of no further interest.
     """
 
-    def __init__(self, slower_than_us: int, kept: int, spike_ms: int) -> None:
+    def __init__(self, slower_than_us: int, kept: int, spike_ms: int, ids: Iterator[int]) -> None:
+        self._ids = ids
         self.slow: deque[SlowCommand] = deque(maxlen=kept)
         self.spikes: dict[str, deque[tuple[int, int]]] = {}
         """Event -> (time in seconds, milliseconds), oldest first; one a second at most."""
         self.worst: dict[str, int] = {}
         self.notable_ns = NEVER
-        self._next = 0
         self.configure(slower_than_us, kept, spike_ms)
 
     def configure(self, slower_than_us: int, kept: int, spike_ms: int) -> None:
@@ -162,10 +161,9 @@ class Timing:
         if ns >= self._slow_ns:
             words = _words(entry, args)
             slow = SlowCommand(
-                self._next, int(now), ns // NS_A_MICROSECOND, words, client.address, client.name
+                next(self._ids), now, ns // NS_A_MICROSECOND, words, client.address, client.name
             )
             self.slow.appendleft(slow)
-            self._next += 1
         self.spike("fast-command" if "fast" in entry.spec.flags else "command", ns, now)
 
     def spike(self, event: str, ns: int, now: float) -> None:
@@ -179,12 +177,12 @@ class Timing:
         samples.append((int(now), taken))
         self.worst[event] = max(taken, self.worst.get(event, 0))
 
-    def forget_spikes(self, events: Sequence[str]) -> int:
-        """Begin anew for these events, or for all; how many had spikes."""
+    def forget_spikes(self, events: Sequence[str]) -> list[str]:
+        """Begin anew for these events, or for all; those that had spikes."""
         gone = [event for event in events or list(self.spikes) if self.spikes.pop(event, None)]
         for event in gone:
             del self.worst[event]
-        return len(gone)
+        return gone
 
 
 def _words(entry: Entry, args: Sequence[Argument]) -> list[bytes]:
@@ -204,13 +202,3 @@ def _word(argument: Argument) -> bytes:
     more = len(argument) - BYTES_KEPT
     head = bytes(argument[:BYTES_KEPT])
     return head if more <= 0 else head + b"... (%d more bytes)" % more
-
-
-def histograms(entries: Mapping[str, Entry], names: Sequence[str]) -> dict[str, Histogram]:
-    """The histograms of commands that were run, all or those named; a container stands for what it holds."""
-    wanted = {name.upper() for name in names}
-    return {
-        name.lower(): entry.times
-        for name, entry in sorted(entries.items())
-        if (not wanted or name in wanted or name.partition("|")[0] in wanted) and entry.times.total_ns
-    }

@@ -118,7 +118,7 @@ def _run_within(keys: KeyReader, batch: Sequence[Calls]) -> list[Results]:
         found.append(Results(answers, times))
         if room > 0:
             keys.uses = None if client.no_touch else uses
-            keys.sees = client.user.sees if client.user.restricted else None
+            keys.listing = client.listing
             room = _run_of_client(keys, client.protocol, calls, (answers, times), room)
     return found
 

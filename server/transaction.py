@@ -10,9 +10,10 @@ all.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
@@ -102,14 +103,14 @@ def execute(client: Client) -> bytes | Slow:
         raise SPOILED.again()
     if client.user.restricted:
         for entry, args in queue:
-            check_permission(client, entry, args)
+            check_permission(client, entry, args, entered=True)
 
     def run(keys: KeyWriter) -> list[Answer | None] | None:
         if client.no_touch:
             keys.uses = None
         if stamps(keys, watched) != watched:
             return None
-        keys.sees = client.user.sees if client.user.restricted else None
+        keys.listing = client.listing
         return [_within(keys, entry, args, protocol) for entry, args in queue]
 
     try:
@@ -123,6 +124,24 @@ def execute(client: Client) -> bytes | Slow:
         _afterwards(client, entry, args) if answer is None else answer
         for answer, (entry, args) in zip(replies, queue, strict=True)
     ]
+    if any(inspect.iscoroutine(answer) for answer in done):
+        return _finish(client, done)
+    return _answer(client, cast("list[Answer]", done))
+
+
+async def _finish(client: Client, answers: Sequence[Answer | Slow]) -> bytes | None:
+    """Answer once those that take their time are there."""
+    done: list[Answer] = []
+    for answer in answers:
+        try:
+            done.append((await answer or b"") if inspect.iscoroutine(answer) else cast(Answer, answer))
+        except (CommandError, StorageError) as error:
+            done.append(reply.error(*describe(error, "EXEC")))
+    found = _answer(client, done)
+    return found if isinstance(found, bytes) else await found
+
+
+def _answer(client: Client, done: Sequence[Answer]) -> bytes | Slow:
     answer = joined([reply.array_header(len(done)), *done])
     return answer if isinstance(answer, bytes) else send(client, answer)
 
@@ -140,11 +159,9 @@ def _within(keys: KeyWriter, entry: Entry, args: Sequence[Argument], protocol: i
         return reply.error(*describe(error, entry.spec.name))
 
 
-def _afterwards(client: Client, entry: Entry, args: Sequence[Argument]) -> bytes:
+def _afterwards(client: Client, entry: Entry, args: Sequence[Argument]) -> bytes | Slow:
     """Run a command that does not touch stored data."""
     try:
-        answer = entry.handler(client, args)
+        return entry.handler(client, args)
     except (CommandError, StorageError) as error:
         return reply.error(*describe(error, entry.spec.name))
-    assert isinstance(answer, bytes), f"{entry.spec.name} answers later"
-    return answer

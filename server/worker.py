@@ -8,12 +8,14 @@ Both are inherited file handles: the control channel, and a pipe that ends when 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import socket
 import sys
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import uvloop
 from pionkv.storage import StorageError, Store
@@ -36,7 +38,9 @@ async def _serve(end: socket.socket) -> None:
     if message is None:
         return
     setup = Setup(**message[1])
-    settings = load(setup.settings, {})
+    settings = dataclasses.replace(
+        load(setup.settings, {}), file=None if setup.file is None else Path(setup.file)
+    )
     logs.configure(settings.log_level, settings.log_format, worker=setup.number)
     counters = Counters(setup.counters, settings.workers)
     place = Place(
@@ -83,6 +87,12 @@ async def _obey(control: Control, app: App) -> None:
                 app.service.forget_statistics()
             case (channel.USERS,):
                 app.look_at_users()
+            case (channel.ASK, asker, number, question, args):
+                app.service.asking.answer(asker, number, question, args)
+            case (channel.ANSWER, asker, number, answer):
+                app.service.asking.answered(asker, number, answer)
+            case (channel.WATCHED, line):
+                app.service.monitors.deliver(line)
 
 
 def _end_with(lifeline: int) -> None:

@@ -1,5 +1,6 @@
 """Schema, pages, catalog, eviction: where rows live and what is visible."""
 
+from .accounts import EVERYTHING, LONGEST_TENANT, Account, Listing, tag_of, tenant_of
 from .bases import PrefixPlan
 from .catalog import Reader as View
 from .claims import Answer as ClaimAnswer
@@ -23,6 +24,7 @@ from .errors import (
     NoSpace,
     OutOfBudget,
     Overlap,
+    OverQuota,
     Quarantined,
     RowLimit,
     RowsNotStored,
@@ -62,6 +64,7 @@ from .transactions import Transaction
 from .write import RowsWrite, Write
 
 __all__ = [
+    "Account",
     "Admission",
     "BOUNDARY_TOKENS",
     "boundaries",
@@ -73,6 +76,7 @@ __all__ = [
     "ClosedGroup",
     "DirectoryError",
     "Durability",
+    "EVERYTHING",
     "Expired",
     "fill_state",
     "Gap",
@@ -83,7 +87,9 @@ __all__ = [
     "Incomplete",
     "LayerLimit",
     "LayerState",
+    "Listing",
     "Location",
+    "LONGEST_TENANT",
     "Mapped",
     "Match",
     "MODEL_BYTES",
@@ -94,6 +100,7 @@ __all__ = [
     "NoSpace",
     "OutOfBudget",
     "Overlap",
+    "OverQuota",
     "PrefixPlan",
     "Quarantined",
     "Receipt",
@@ -118,6 +125,8 @@ __all__ = [
     "StoreClosed",
     "StoreInfo",
     "StoreOptions",
+    "tag_of",
+    "tenant_of",
     "Transaction",
     "TransactionDead",
     "Uneven",

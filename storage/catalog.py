@@ -46,6 +46,7 @@ TABLES = (
     "gone",
     "marks",
     "untold",
+    "accounts",
     # Plain keys; see keyspace/entry.py.
     "keys",
     "values",

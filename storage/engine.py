@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from .accounts import account_of
 from .buffers import Windows
 from .catalog import EXPIRING, Catalog, Reader, Writer
 from .checkpoint import Checkpointer
 from .directory import Directory
 from .errors import Expired, Immutable, NameLimit, OutOfBudget, Quarantined, StaleGeneration, UnknownSession
-from .evict import make_room
+from .evict import make_room, make_tenant_room
 from .maps import PageMaps
 from .names import key_of, unit_of
 from .open_pages import OpenPages
@@ -41,6 +42,8 @@ class Engine:
         reserved: Bytes of those writes, not yet in the catalog.
         late: Units for which room is made when they are published, since nobody knows what they will take,
             and the bytes they have so far.
+        reserved_by: Those of them that are a tenant's.
+        quotas: What a tenant may have stored.
     """
 
     directory: Directory
@@ -57,6 +60,8 @@ class Engine:
     fragmented: set[bytes] = field(default_factory=set)
     reserved: int = 0
     late: dict[bytes, int] = field(default_factory=dict)
+    reserved_by: Counter[bytes] = field(default_factory=Counter)
+    quotas: Mapping[bytes, int] = field(default_factory=dict)
 
     def check_name(self, name: bytes) -> None:
         """Raises `NameLimit` for an empty or too long name."""
@@ -107,36 +112,42 @@ class Engine:
         if reader.get("immutable", key_of(unit)) is not None:
             raise Immutable(unit[1:])
 
-    def begin_writing(self, unit: bytes, reserved: int) -> None:
-        """A write to the unit has taken page rows."""
+    def begin_writing(self, unit: bytes, reserved: int, tenant: bytes = b"") -> None:
+        """A write to the unit, for a tenant, has taken page rows."""
         self.writing[unit] += 1
-        self._add_reserved(unit, reserved)
+        self._add_reserved(unit, reserved, tenant)
 
-    def end_writing(self, unit: bytes, reserved: int) -> None:
+    def end_writing(self, unit: bytes, reserved: int, tenant: bytes = b"") -> None:
         """The write is over, one way or the other."""
-        self._add_reserved(unit, -reserved)
+        self._add_reserved(unit, -reserved, tenant)
         self.writing[unit] -= 1
         if not self.writing[unit]:
             del self.writing[unit]
             self.late.pop(unit, None)
 
-    def _add_reserved(self, unit: bytes, count: int) -> None:
+    def _add_reserved(self, unit: bytes, count: int, tenant: bytes) -> None:
         if unit in self.late:
             self.late[unit] += count
-        else:
-            self.reserved += count
+            return
+        self.reserved += count
+        self.reserved_by[tenant] += count
+        if not self.reserved_by[tenant]:
+            del self.reserved_by[tenant]
 
-    def reserve(self, unit: bytes, needed: int, stored: int) -> None:
+    def reserve(self, unit: bytes, needed: int, stored: int, tenant: bytes) -> None:
         """Make room for a write before it allocates; for a unit of `late` only see that it may have room.
-
-        Raises:
-            OutOfBudget: It cannot; nothing was evicted.
 
         Args:
             unit: The unit to be written, which is kept.
             needed: Bytes the write will take.
             stored: Bytes in the catalog as just read.
+            tenant: For whom.
+
+        Raises:
+            OutOfBudget: It cannot; nothing was evicted.
         """
+        if unit not in self.late:
+            self._reserve_for(tenant, unit, needed)
         limit = self.options.max_bytes
         if unit in self.late:
             needed += sum(self.late.values())
@@ -154,6 +165,21 @@ class Engine:
             ),
             reuse=True,
         )
+
+    def _reserve_for(self, tenant: bytes, unit: bytes, needed: int) -> None:
+        if tenant not in self.quotas:
+            return
+        needed += self.reserved_by[tenant]
+        with self.catalog.snapshot() as reader:
+            fits = account_of(reader, tenant).bytes + needed <= self.quotas[tenant]
+        if not fits:
+            self.catalog.write(lambda writer: self.make_tenant_room(writer, unit, needed, tenant), reuse=True)
+
+    def make_tenant_room(self, writer: Writer, unit: bytes, needed: int, tenant: bytes) -> None:
+        """Make room for so many bytes more of a tenant's, in the transaction that takes them."""
+        quota = self.quotas.get(tenant)
+        if quota is not None:
+            make_tenant_room(writer, tenant, needed, quota, {unit, *self.writing}, self.clock())
 
     def make_room(self, writer: Writer, unit: bytes, needed: int) -> None:
         """The same within the transaction that publishes: other processes may have written meanwhile."""

@@ -144,6 +144,15 @@ class OutOfBudget(StorageError):
         self.limit = limit
 
 
+class OverQuota(OutOfBudget):
+    """A tenant would have more stored than it may, even if all of its own that may go went."""
+
+    def __init__(self, tenant: bytes, needed: int, stored: int, quota: int) -> None:
+        super().__init__(needed, quota)
+        self.tenant = tenant
+        self.stored = stored
+
+
 class NoSpace(StorageError):
     """The file system refused to take more bytes (full, quota or file size limit)."""
 

@@ -6,10 +6,11 @@ compute it anew.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
+from . import accounts
 from .catalog import Writer
-from .errors import OutOfBudget
+from .errors import OutOfBudget, OverQuota
 from .gone import EVICTED, note
 from .keyspace import expiry
 from .marks import would_be_lost
@@ -45,26 +46,65 @@ def make_room(
         return
     if needed > limit:
         raise OutOfBudget(needed, limit)
-    if tiered and _drop_units(writer, limit - needed, keep, now, spare_lost=True):
+
+    def fits() -> bool:
+        return writer.totals.bytes + needed <= limit
+
+    def goes(unit: bytes) -> bool:
+        return unit not in keep
+
+    if tiered and _drop_units(writer, fits, goes, now, spare_lost=True):
         return
-    if writer.totals.bytes + needed <= limit or _drop_units(writer, limit - needed, keep, now):
+    if fits() or _drop_units(writer, fits, goes, now):
         return
     expiry.evict(writer, limit - needed, keep)
     if writer.totals.bytes + needed > limit:
         raise OutOfBudget(needed, limit)
 
 
+def make_tenant_room(
+    writer: Writer, tenant: bytes, needed: int, quota: int, keep: Container[bytes], now: float
+) -> None:
+    """Evict a tenant's own units until `needed` more bytes fit under its quota; plain keys stay.
+
+    Args:
+        writer: The transaction.
+        tenant: Whose.
+        needed: Bytes to be taken.
+        quota: What it may have stored.
+        keep: Units that stay.
+        now: The time.
+
+    Raises:
+        OverQuota: They cannot fit. The caller lets it abort the transaction, so nothing was evicted.
+    """
+
+    def fits() -> bool:
+        return accounts.account_of(writer, tenant).bytes + needed <= quota
+
+    def goes(unit: bytes) -> bool:
+        return unit not in keep and accounts.tenant_of(unit[1:]) == tenant
+
+    if needed > 0 and not fits() and (needed > quota or not _drop_units(writer, fits, goes, now)):
+        raise OverQuota(tenant, needed, accounts.account_of(writer, tenant).bytes, quota)
+
+
 def _drop_units(
-    writer: Writer, target: int, keep: Container[bytes], now: float, *, spare_lost: bool = False
+    writer: Writer,
+    enough: Callable[[], bool],
+    goes: Callable[[bytes], bool],
+    now: float,
+    *,
+    spare_lost: bool = False,
 ) -> bool:
-    """Drop units until no more than `target` bytes are taken; whether that could be reached."""
+    """Drop units that may go, the least valuable first, until it is enough; whether it came to that."""
     # The queue is read in batches: a cursor must not be moved by the deletions under it.
     start, looked_at = b"", 0
     while (batch := _batch(writer, start)) and not (spare_lost and looked_at > LOOKED_AT):
         looked_at += len(batch)
         for key, unit in batch:
             start = key + b"\0"
-            if unit in keep:
+            if not goes(unit):
                 continue
             record = writer.namespace(unit)
             if record is None:
@@ -76,7 +116,7 @@ def _drop_units(
             writer.totals.evictions += 1
             drop_unit(writer, record)
             note(writer, unit, EVICTED, now)
-            if writer.totals.bytes <= target:
+            if enough():
                 return True
     return False
 

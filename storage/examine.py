@@ -19,6 +19,7 @@ from pathlib import Path
 
 import lmdb
 
+from .accounts import accounts, owner_of_page, tenant_of
 from .catalog import Catalog, Reader
 from .checkpoint import FILE as CHECKPOINT
 from .checkpoint import read_checkpoint
@@ -230,9 +231,14 @@ def _read_records(report: Report, reader: Reader) -> _Records:
     for number, unit in _states(reader):
         _name(records, (number,), unit)
     costs = 0
+    owned: Counter[bytes] = Counter()
     for _, raw in reader.scan("keys"):
         counts["plain keys"] += 1
-        costs += Entry.decode(raw).cost
+        entry = Entry.decode(raw)
+        costs += entry.cost
+        owned[tenant_of(entry.name)] += entry.cost
+    for number, (size, _) in records.pages.items():
+        owned[owner_of_page(reader, number)] += size
     for _, raw in reader.scan("large"):
         _name(records, (LargeValue.decode(raw).page,), b"")
     for _, raw in reader.scan("dead"):
@@ -243,6 +249,10 @@ def _read_records(report: Report, reader: Reader) -> _Records:
     held = sum(size for size, _ in records.pages.values())
     _compare(report, "bytes", reader.counters().bytes, held + costs)
     _compare(report, "rows", reader.counters().rows, rows)
+    stored = accounts(reader)
+    for tenant in sorted((owned.keys() | stored.keys()) - {b""}):
+        count = stored[tenant].bytes if tenant in stored else 0
+        _compare(report, f"bytes of tenant {_shown(tenant)}", count, owned[tenant])
     _compare_references(report, records)
     return records
 

@@ -15,6 +15,7 @@ from typing import Self
 import xxhash
 
 from . import refs
+from .accounts import tenant_of
 from .catalog import Writer
 from .digest import Piece, encode_piece, piece_rows
 from .engine import Engine
@@ -143,12 +144,22 @@ class PageWrite(Pending):
         layer: The layer.
         side: K or V.
         count: Number of rows.
+        tenant: For whom; None: the name says it.
     """
 
     def __init__(
-        self, engine: Engine, unit: bytes, name: bytes, page: OpenPage, layer: int, side: int, count: int
+        self,
+        engine: Engine,
+        unit: bytes,
+        name: bytes,
+        page: OpenPage,
+        layer: int,
+        side: int,
+        count: int,
+        tenant: bytes | None = None,
     ) -> None:
         self._engine = engine
+        self._tenant = tenant_of(name) if tenant is None else tenant
         self._unit = unit
         self._name = name
         self._page = page
@@ -167,7 +178,7 @@ class PageWrite(Pending):
         self._window = engine.windows.take()
         self._pieces: list[Piece] = []
         self._tail = self._first_tail()
-        engine.begin_writing(unit, self._reserved)
+        engine.begin_writing(unit, self._reserved, self._tenant)
 
     @property
     def pages(self) -> tuple[OpenPage, ...]:
@@ -252,12 +263,17 @@ class PageWrite(Pending):
         first = 0 if writer.page(page.number) is not None else page.base
         if first and page.published and not os.fstat(page.fd).st_nlink:
             raise Stale(self._name)
-        self._engine.make_room(writer, self._unit, first + self._charge)
-        refs.charge(writer, page.number, first + self._charge)
+        self._charge_page(writer, first + self._charge)
         if self._engine.options.durability is not Durability.ALWAYS:
             writer.mark_unsynced(page.number)
         for piece in self._pieces:
             writer.put("digests", *encode_piece(page.number, self._region, piece))
+
+    def _charge_page(self, writer: Writer, needed: int) -> None:
+        """Take so many bytes of the budget, and of the tenant's quota. Raises `OutOfBudget`."""
+        self._engine.make_tenant_room(writer, self._unit, needed, self._tenant)
+        self._engine.make_room(writer, self._unit, needed)
+        refs.charge(writer, self._page.number, needed, self._tenant)
 
     def _published(self) -> None:
         self._page.published = True
@@ -313,7 +329,7 @@ class PageWrite(Pending):
         self._open = False
         if not self._sealed:
             self._engine.windows.give_back(self._window)
-        self._engine.end_writing(self._unit, self._reserved)
+        self._engine.end_writing(self._unit, self._reserved, self._tenant)
         self._engine.pages.done(self._page)
 
 

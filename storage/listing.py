@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
+from .accounts import Listing
 from .engine import Engine
 from .errors import UnknownNamespace
 from .gone import Gone, find
@@ -16,10 +16,10 @@ from .units import sessions_of
 
 
 def scan_namespaces(
-    engine: Engine, after: bytes | None, count: int, wanted: Callable[[bytes], bool]
+    engine: Engine, after: bytes | None, count: int, listing: Listing
 ) -> tuple[list[bytes], bool]:
     """See `Store.scan_namespaces`."""
-    prefix = unit_of_namespace(b"")
+    prefix = unit_of_namespace(listing.tag)
     start = prefix if after is None else key_of(unit_of_namespace(after)) + b"\0"
     found: list[bytes] = []
     with engine.catalog.snapshot() as reader:
@@ -27,7 +27,7 @@ def scan_namespaces(
             if len(found) == count:
                 return found, True
             name = NamespaceRecord.decode(raw).namespace
-            if wanted(name):
+            if listing.holds(name):
                 found.append(name)
     return found, False
 

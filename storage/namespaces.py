@@ -169,15 +169,15 @@ def view_namespace(engine: Engine, namespace: bytes) -> NamespaceRecord:
         return _namespace(engine, reader, namespace)
 
 
-def iter_sessions(engine: Engine) -> Iterator[SessionView]:
+def iter_sessions(engine: Engine, tag: bytes) -> Iterator[SessionView]:
     """See `Store.sessions`."""
-    for raw in _iter_table(engine, "sessions", b""):
+    for raw in _iter_table(engine, "sessions", tag):
         yield _session_view(SessionRecord.decode(raw))
 
 
-def iter_namespaces(engine: Engine) -> Iterator[NamespaceRecord]:
+def iter_namespaces(engine: Engine, tag: bytes) -> Iterator[NamespaceRecord]:
     """See `Store.namespaces`."""
-    for raw in _iter_table(engine, "namespaces", unit_of_namespace(b"")):
+    for raw in _iter_table(engine, "namespaces", unit_of_namespace(tag)):
         yield NamespaceRecord.decode(raw)
 
 

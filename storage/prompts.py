@@ -3,19 +3,21 @@
 The ids are the table of `KV.PREFIX.REGISTER … BLOCKS` with blocks of one token. A prefix of N tokens has an
 entry for each of its boundaries 0, 64, 128 … N: a hash of model and tokens up to there, the next 64 tokens
 (fewer at its end), its uid. Entries sort so that of those with the same hash the neighbors of what is asked
-share the most tokens with it. The index only finds candidates; each is compared token by token.
+share the most tokens with it. The index only finds candidates; each is compared token by token. Tenants
+share no entries.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from .accounts import Listing, tag_of, tenant_of
 from .catalog import Reader, Writer
 from .names import key_of
 from .records import NamespaceRecord
@@ -32,8 +34,8 @@ MODEL_BYTES = 128
 MOST_CANDIDATES = 1024
 """Prefixes looked at in one search; beyond them the best so far is the answer."""
 
-_COUNTS = b"\xff" * 8
-"""Before a model's digest in `models`: no uid is so large."""
+_COUNTS, _TENANT_COUNTS = b"\xff" * 8, b"\xff" * 7 + b"\xfe"
+"""Before a model's digest in `models`, or a tenant's tag and the digest: no uid is so large."""
 _SIZE = struct.Struct("<I")
 _ID_BYTES = 4
 _TAIL_BYTES = BLOCK * _ID_BYTES
@@ -42,8 +44,6 @@ _HASHES = np.dtype("<u8")
 _SORTED = np.dtype(">u4")
 
 Ids = NDArray[np.uint32]
-Sees = Callable[[bytes], bool]
-"""Whether who asks may know of a namespace."""
 
 
 class Match(NamedTuple):
@@ -72,8 +72,9 @@ def set_blocks(writer: Writer, record: NamespaceRecord, size: int, hashes: bytes
     if ids is None:
         return
     writer.put("models", uid, bytes((len(model),)) + model + record.unit)
-    _count(writer, model, 1)
-    for key in _entries(model, ids, uid):
+    tenant = tenant_of(record.namespace)
+    _count(writer, tenant, model, 1)
+    for key in _entries(tenant, model, ids, uid):
         writer.put("prompts", key, b"")
 
 
@@ -88,8 +89,9 @@ def drop_blocks(writer: Writer, record: NamespaceRecord) -> None:
     if model is None or ids is None:
         return
     writer.delete("models", uid)
-    _count(writer, _model_of(model), -1)
-    for key in _entries(_model_of(model), ids, uid):
+    tenant = tenant_of(record.namespace)
+    _count(writer, tenant, _model_of(model), -1)
+    for key in _entries(tenant, _model_of(model), ids, uid):
         writer.delete("prompts", key)
 
 
@@ -122,15 +124,20 @@ def get_blocks(reader: Reader, record: NamespaceRecord) -> tuple[int, bytes] | N
     return None if raw is None else _split(raw)
 
 
-def models(engine: Engine) -> dict[bytes, int]:
+def models(engine: Engine, tenant: bytes) -> dict[bytes, int]:
     """See `Store.models`."""
+    before = _counts_of(tenant)
     with engine.catalog.snapshot() as reader:
-        found = reader.scan("models", prefix=_COUNTS)
-        return {key[len(_COUNTS) :]: int.from_bytes(value, "little") for key, value in found}
+        found = reader.scan("models", prefix=before)
+        return {key[len(before) :]: int.from_bytes(value, "little") for key, value in found}
 
 
-def _count(writer: Writer, model: bytes, step: int) -> None:
-    key = _COUNTS + model
+def _counts_of(tenant: bytes) -> bytes:
+    return _TENANT_COUNTS + tag_of(tenant) if tenant else _COUNTS
+
+
+def _count(writer: Writer, tenant: bytes, model: bytes, step: int) -> None:
+    key = _counts_of(tenant) + model
     count = int.from_bytes(writer.get("models", key) or b"", "little") + step
     if count:
         writer.put("models", key, count.to_bytes(8, "little"))
@@ -139,13 +146,19 @@ def _count(writer: Writer, model: bytes, step: int) -> None:
 
 
 def match(
-    engine: Engine, ids: Ids, model: bytes, fewest: int, whole: bool, sees: Sees | None = None
+    engine: Engine,
+    ids: Ids,
+    model: bytes,
+    fewest: int,
+    whole: bool,
+    listing: Listing,
 ) -> Match | None:
     """See `Store.match`."""
     beyond = np.flatnonzero(ids == TOKEN_LIMIT)
     asked = ids[: beyond[0]] if beyond.size else ids
     with engine.catalog.snapshot() as reader:
-        best = _search(reader, asked, model, whole, engine.clock(), sees)
+        heads = boundaries(model, asked, tenant_of(listing.tag))
+        best = _search(reader, asked, heads, whole, engine.clock(), listing)
     if best is None or best.tokens < fewest:
         return None
     engine.usage.note(best.record.unit, engine.clock())
@@ -153,9 +166,8 @@ def match(
 
 
 def _search(
-    reader: Reader, ids: Ids, model: bytes, whole: bool, now: float, sees: Sees | None
+    reader: Reader, ids: Ids, heads: list[bytes], whole: bool, now: float, listing: Listing
 ) -> Match | None:
-    heads = boundaries(model, ids)
     best: Match | None = None
     seen: set[bytes] = set()
     for level in range(_deepest(reader, heads), -1, -1):
@@ -169,7 +181,7 @@ def _search(
             if len(seen) == MOST_CANDIDATES:
                 return best
             seen.add(uid)
-            candidate = _check(reader, uid, ids, whole, now, sees)
+            candidate = _check(reader, uid, ids, whole, now, listing)
             if candidate is not None and (best is None or candidate.tokens > best.tokens):
                 best = candidate
         if best is not None and best.tokens >= level * BLOCK:
@@ -177,7 +189,7 @@ def _search(
     return best
 
 
-def _check(reader: Reader, uid: bytes, ids: Ids, whole: bool, now: float, sees: Sees | None) -> Match | None:
+def _check(reader: Reader, uid: bytes, ids: Ids, whole: bool, now: float, listing: Listing) -> Match | None:
     """What a candidate holds of the tokens, when it can be read."""
     owner, raw = reader.get("models", uid), reader.get("blocks", uid)
     if owner is None or raw is None:
@@ -186,7 +198,7 @@ def _check(reader: Reader, uid: bytes, ids: Ids, whole: bool, now: float, sees: 
     record = reader.namespace(unit)
     if record is None or not record.is_hit or 0 < record.expires <= now:
         return None
-    if sees is not None and not sees(record.namespace):
+    if not listing.holds(record.namespace):
         return None
     if reader.get("quarantine", key_of(unit)) is not None:
         return None
@@ -251,14 +263,17 @@ def _deepest(reader: Reader, heads: list[bytes]) -> int:
     return low
 
 
-def _entries(model: bytes, ids: Ids, uid: bytes) -> Iterator[bytes]:
-    for level, head in enumerate(boundaries(model, ids)):
+def _entries(tenant: bytes, model: bytes, ids: Ids, uid: bytes) -> Iterator[bytes]:
+    for level, head in enumerate(boundaries(model, ids, tenant)):
         yield head + _tail(ids, level) + uid
 
 
-def boundaries(model: bytes, ids: Ids) -> list[bytes]:
-    """The hash of each boundary 0, `BLOCK`, 2 x `BLOCK` … up to the last one within the tokens."""
-    head = xxhash.xxh3_128_digest(model)
+def boundaries(model: bytes, ids: Ids, tenant: bytes = b"") -> list[bytes]:
+    """The hash of each boundary 0, `BLOCK`, 2 x `BLOCK` … up to the last one within the tokens.
+
+    A tenant's are its own, so that a search meets nobody else's.
+    """
+    head = xxhash.xxh3_128_digest(_counts_of(tenant) + model if tenant else model)
     heads = [head]
     data = ids.tobytes()
     for start in range(0, len(data) - _TAIL_BYTES + 1, _TAIL_BYTES):

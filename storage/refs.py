@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from . import accounts
 from .catalog import Writer
 from .digest import filled_rows
 from .records import PageRecord
 from .spares import Freed
 
 
-def charge(writer: Writer, page: int, count: int) -> None:
-    """Add bytes to a page, which the catalog need not name yet."""
-    record = writer.page(page) or PageRecord(0, 0)
+def charge(writer: Writer, page: int, count: int, tenant: bytes) -> None:
+    """Add bytes to a page, which the catalog need not name yet: then it is the tenant's from now on."""
+    record = writer.page(page)
+    if record is None:
+        record = PageRecord(0, 0)
+        accounts.give_page(writer, page, tenant)
     record.bytes += count
     writer.totals.bytes += count
+    accounts.add(writer, accounts.owner_of_page(writer, page), count)
     writer.put_page(page, record)
 
 
@@ -51,6 +56,7 @@ def release(writer: Writer, page: int) -> None:
         writer.put_page(page, record)
         return
     writer.totals.bytes -= record.bytes
+    accounts.forget_page(writer, page, record.bytes)
     writer.totals.freed += 1
     key = page.to_bytes(8, "big")
     writer.delete("pages", key)

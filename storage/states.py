@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import refs
+from .accounts import tenant_of
 from .catalog import Reader, Writer
 from .engine import Engine
 from .errors import BadRange, PageCorrupt, PageGone
@@ -57,7 +58,7 @@ def begin(engine: Engine, namespace: bytes, number: int, length: int) -> StateWr
     with engine.catalog.snapshot() as reader:
         engine.check_quarantine(reader, unit)
         engine.check_mutable(reader, unit)
-    page = new_page(engine, unit, number, length)
+    page = new_page(engine, unit, number, length, tenant_of(namespace))
     try:
         return StateWrite(engine, namespace, page, number, length)
     except BaseException:
@@ -65,14 +66,14 @@ def begin(engine: Engine, namespace: bytes, number: int, length: int) -> StateWr
         raise
 
 
-def new_page(engine: Engine, unit: bytes, number: int, length: int) -> OpenPage:
+def new_page(engine: Engine, unit: bytes, number: int, length: int, tenant: bytes) -> OpenPage:
     """A page for a state, once there is room for it. Raises `BadRange`, `OutOfBudget`, `NoSpace`."""
     if not 0 <= number <= MAX_NUMBER or length < 1:
         raise BadRange(number, number + length)
     layout = PageLayout(PageKind.STATE, length, {})
     with engine.catalog.snapshot() as reader:
         stored = reader.counters().bytes
-    engine.reserve(unit, layout.header_bytes + align(length), stored)
+    engine.reserve(unit, layout.header_bytes + align(length), stored, tenant)
     return engine.pages.create(unit, layout)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from . import claims, listing, namespaces, prompts, read, snapshots, states, write
+from . import accounts, claims, listing, namespaces, prompts, read, snapshots, states, write
+from .accounts import EVERYTHING, Account, Listing
 from .catalog import Reader as View
 from .compact import compact
 from .engine import Engine
@@ -187,9 +188,9 @@ class Store(PrefixCalls, TierCalls):
         """What a layer holds now; None when it holds no rows. Raises as `session`."""
         return read.layer_state(self._engine, sid, layer)
 
-    def sessions(self) -> Iterator[SessionView]:
-        """Every session, in order of their names. Changes made meanwhile may or may not be seen."""
-        return namespaces.iter_sessions(self._engine)
+    def sessions(self, tag: bytes = b"") -> Iterator[SessionView]:
+        """Sessions whose names begin so, in order. Changes made meanwhile may or may not be seen."""
+        return namespaces.iter_sessions(self._engine, tag)
 
     def view(self) -> View:
         """`with store.view() as view`: one moment of the store, for several lookups in a row."""
@@ -210,7 +211,7 @@ class Store(PrefixCalls, TierCalls):
         *,
         fewest: int = 1,
         whole: bool = False,
-        sees: prompts.Sees | None = None,
+        listing: Listing = EVERYTHING,
     ) -> Match | None:
         """The namespace that can be restored and whose tokens begin with the most of `ids`.
 
@@ -221,9 +222,9 @@ class Store(PrefixCalls, TierCalls):
             model: As given to `register`.
             fewest: Shorter matches do not count.
             whole: Find only namespaces all of whose tokens `ids` begins with.
-            sees: Find only namespaces of which this is true.
+            listing: Find only what is in it; a tenant's, as if there were no others.
         """
-        return prompts.match(self._engine, ids, model, fewest, whole, sees)
+        return prompts.match(self._engine, ids, model, fewest, whole, listing)
 
     def claim(self, namespace: bytes, owner: bytes, lease: float) -> claims.Answer:
         """Ask for the right to compute a prefix; again by the same owner, the lease begins anew.
@@ -246,22 +247,22 @@ class Store(PrefixCalls, TierCalls):
         """Whether somebody has the right to compute a prefix."""
         return claims.is_claimed(self._engine, namespace)
 
-    def models(self) -> dict[bytes, int]:
-        """The models that namespaces were registered under, and how many each; see `match`."""
-        return prompts.models(self._engine)
+    def models(self, tenant: bytes = b"") -> dict[bytes, int]:
+        """The models that a tenant's namespaces were registered under, and how many each; see `match`."""
+        return prompts.models(self._engine, tenant)
 
     def namespace(self, namespace: bytes) -> NamespaceRecord:
         """A namespace as it is now, restorable or not. Raises `UnknownNamespace`."""
         return namespaces.view_namespace(self._engine, namespace)
 
-    def namespaces(self) -> Iterator[NamespaceRecord]:
-        """Every namespace, in order of their names. Changes made meanwhile may or may not be seen."""
-        return namespaces.iter_namespaces(self._engine)
+    def namespaces(self, tag: bytes = b"") -> Iterator[NamespaceRecord]:
+        """Namespaces whose names begin so, in order. Changes made meanwhile may or may not be seen."""
+        return namespaces.iter_namespaces(self._engine, tag)
 
     def scan_namespaces(
-        self, after: bytes | None, count: int, wanted: Callable[[bytes], bool]
+        self, after: bytes | None, count: int, wanted: Listing = EVERYTHING
     ) -> tuple[list[bytes], bool]:
-        """The first `count` names after one, in order, of those wanted; and whether there may be more."""
+        """The first `count` names of a listing after one, in order; and whether there may be more."""
         return listing.scan_namespaces(self._engine, after, count, wanted)
 
     def page_files(self, namespace: bytes) -> list[Path]:
@@ -442,6 +443,15 @@ class Store(PrefixCalls, TierCalls):
     def set_budget(self, max_bytes: int | None) -> None:
         """Another budget for this process, from the next write on; None for none."""
         self._engine.options = replace(self._engine.options, max_bytes=max_bytes)
+
+    def set_quotas(self, quotas: Mapping[bytes, int]) -> None:
+        """What tenants may have stored, for this process and from the next write on; others have no limit."""
+        self._engine.quotas = dict(quotas)
+
+    def accounts(self) -> dict[bytes, Account]:
+        """What each tenant has stored, as far as it has anything."""
+        with self._engine.catalog.snapshot() as reader:
+            return accounts.accounts(reader)
 
     def touch(self, sid: bytes) -> None:
         """Note a use of a session's unit; written down by `tick`."""

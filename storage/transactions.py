@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import xxhash
 
 from . import prompts, receipts
+from .accounts import tenant_of
 from .bases import SIDE_NAMES, Base, PrefixPlan, bind
 from .catalog import Writer
 from .engine import Engine
@@ -86,6 +87,7 @@ class Transaction:
 
     def __post_init__(self) -> None:
         self._private = PRIVATE + self.id
+        self._tenant = tenant_of(self.plan.namespace)
         self._unit = unit_of_namespace(self.plan.namespace)
         self._kept = {self._unit, self._private}
         if self.plan.parent is not None:
@@ -189,7 +191,7 @@ class Transaction:
         self._require_open()
         if number in self._states:
             raise StateTwice(number)
-        page = new_page(self.engine, self._private, number, length)
+        page = new_page(self.engine, self._private, number, length, self._tenant)
         return PreparedState(self, page, number, length)
 
     def add_state(self, write: PreparedState) -> None:
@@ -300,7 +302,7 @@ class Transaction:
             stored = reader.counters().bytes
         page = engine.pages.current(self._private, side, tail=tail)
         if page is not None and page.free_rows(layer, side) >= count:
-            engine.reserve(self._private, page.cost(layer, side, count), stored)
+            engine.reserve(self._private, page.cost(layer, side, count), stored, self._tenant)
             return page
         schemas = dict(zip(SIDES, self.plan.schemas, strict=True))
         if len({schema.num_layers for schema in schemas.values()}) > 1:
@@ -310,7 +312,7 @@ class Transaction:
         capacity = max(count, APPEND_ROWS) if tail else self._capacity(layer, side, count)
         layout = PageLayout(PageKind.ROWS, capacity, schemas, tail)
         needed = layout.header_bytes + align(count * layout.row_bytes(layer, side))
-        engine.reserve(self._private, needed, stored)
+        engine.reserve(self._private, needed, stored, self._tenant)
         return engine.pages.create(self._private, layout)
 
     def _capacity(self, layer: int, side: int, count: int) -> int:
@@ -415,7 +417,8 @@ def begin(engine: Engine, txn: bytes, plan: PrefixPlan) -> Transaction:
     transaction = Transaction(engine, txn, plan, base)
     if plan.tokens is not None:
         try:
-            engine.reserve(PRIVATE + txn, plan.bytes_of(plan.tokens - base.tokens), stored)
+            needed = plan.bytes_of(plan.tokens - base.tokens)
+            engine.reserve(PRIVATE + txn, needed, stored, tenant_of(plan.namespace))
         except BaseException as error:
             transaction.abort(str(error))
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pionkv.kernels.formats import LayerSpec
 
+from .accounts import tenant_of
 from .catalog import Reader, Writer
 from .engine import Engine
 from .errors import BadRange, Gap, LayerLimit, PageCorrupt, PageGone, RowLimit, Stale, UnknownSession
@@ -141,7 +142,7 @@ def page_for(
         needed = page.cost(layer, session.side, count)
     else:
         needed = layout.header_bytes + align(count * layout.row_bytes(layer, session.side))
-    engine.reserve(session.unit, needed, stored)
+    engine.reserve(session.unit, needed, stored, tenant_of(session.sid))
     if page is not None and page.number in engine.pages:
         return page
     return engine.pages.create(session.unit, layout)

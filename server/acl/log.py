@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 KEPT = 128
@@ -41,11 +42,15 @@ class Refusal:
 
 
 class Refusals:
-    """The last ones."""
+    """The last ones.
 
-    def __init__(self) -> None:
+    Args:
+        ids: Numbers for them.
+    """
+
+    def __init__(self, ids: Iterator[int]) -> None:
         self._kept: deque[Refusal] = deque(maxlen=KEPT)
-        self._next = 0
+        self._ids = ids
 
     def add(self, reason: str, context: str, what: str, user: str, client: str, now: float) -> None:
         """Something was refused.
@@ -64,12 +69,11 @@ class Refusals:
                 kept.count += 1
                 kept.updated, kept.client = now, client
                 return
-        self._kept.appendleft(Refusal(reason, context, what, user, client, self._next, now, now))
-        self._next += 1
+        self._kept.appendleft(Refusal(reason, context, what, user, client, next(self._ids), now, now))
 
-    def newest(self, count: int) -> list[Refusal]:
-        """The last `count`."""
-        return list(self._kept)[:count]
+    def all(self) -> list[Refusal]:
+        """What is kept."""
+        return list(self._kept)
 
     def clear(self) -> None:
         """Forget all."""

@@ -1,4 +1,4 @@
-"""Whether a user may run a command on these names. The only place where this is decided.
+"""Whether a user may run a command on these names, and where they are stored. The only place that decides.
 
 What a rule's pattern is compared with:
 
@@ -7,13 +7,15 @@ What a rule's pattern is compared with:
     other commands              the plain key
     PUBLISH, SUBSCRIBE          the channel; for PSUBSCRIBE the pattern, letter by letter
 
-Listings leave out what the user may not read (`User.sees`).
+A tenant's names and channels are stored behind its tag (`enter`), which nobody else's names begin with.
+Listings leave out what the user may not read (`User.lists`) and tell the others as the user says them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import cast
 
 from pionkv.protocol.errors import CommandError
 from pionkv.protocol.spec import CommandSpec, Parameter
@@ -22,13 +24,24 @@ from pionkv.protocol.table import COMMANDS
 from ..arguments import Argument, keyword
 from ..notices import namespace_of
 from ..receiving import Receiver
+from .selector import Selector
 from .user import User
 
 NO_KEY = CommandError("NOPERM", "No permissions to access a key")
 NO_CHANNEL = CommandError("NOPERM", "No permissions to access a channel")
 WHOLE_STORE = frozenset({"FLUSHALL", "FLUSHDB", "KV.PREFIX.SAVE"})
 """Commands on everything that is stored, whatever its name."""
-SEND, LISTEN, LISTEN_BY_PATTERN = "PUBLISH", "SUBSCRIBE", "PSUBSCRIBE"
+TOTALS = frozenset({"LATENCY|HISTOGRAM", "MEMORY|DOCTOR", "MEMORY|STATS", "PION.STATS"})
+"""Commands that tell what all tenants together have or do."""
+TOTALS_WITHOUT_NAME = frozenset({"V.LEDGER"})
+SEND, LISTEN_BY_PATTERN = "PUBLISH", "PSUBSCRIBE"
+CHECKED = frozenset({SEND, "SUBSCRIBE", LISTEN_BY_PATTERN})
+CHANNELS = {
+    SEND: slice(1, 2),
+    "PUBSUB|NUMSUB": slice(2, None),
+    **dict.fromkeys(("SUBSCRIBE", LISTEN_BY_PATTERN, "UNSUBSCRIBE", "PUNSUBSCRIBE"), slice(1, None)),
+}
+"""Where a command line has channels."""
 
 
 class Refused(Exception):
@@ -45,57 +58,117 @@ class Refused(Exception):
         self.reason, self.object, self.error = reason, object, error
 
 
-def check(user: User, spec: CommandSpec, args: Sequence[Argument]) -> None:
+def check(user: User, spec: CommandSpec, args: Sequence[Argument], *, entered: bool = False) -> None:
     """Whether a user may run a command line, as far as it has arrived.
+
+    Args:
+        user: Who.
+        spec: The command.
+        args: The command line.
+        entered: Its names are as they are stored already.
 
     Raises:
         Refused: It may not.
     """
     if "no_auth" in spec.flags:
         return
-    if spec.name not in user.allowed:
+    if not user.may_run(spec.name):
         command = spec.name.lower()
         text = f"User {user.name} has no permissions to run the '{command}' command"
         raise Refused("command", command.encode(), CommandError("NOPERM", text))
-    if spec.name in WHOLE_STORE and not user.sees_everything:
+    if not user.is_operator and _is_about_everything(user, spec, args):
         raise Refused("key", b"*", NO_KEY)
+    tag = user.tag if entered else b""
+    refusals = [found for part in user.all_rules if (found := _refusal(part, spec, args, tag)) is not None]
+    if len(refusals) == len(user.all_rules):
+        raise next((one for one in refusals if one.reason != "command"), refusals[0])
+
+
+def _is_about_everything(user: User, spec: CommandSpec, args: Sequence[Argument]) -> bool:
+    if spec.name in WHOLE_STORE or (spec.name == "PION.STATS" and len(args) > 1):
+        return True
+    totals = spec.name in TOTALS or (spec.name in TOTALS_WITHOUT_NAME and len(args) == 1)
+    return totals and bool(user.tenant)
+
+
+def _refusal(part: Selector, spec: CommandSpec, args: Sequence[Argument], tag: bytes) -> Refused | None:
+    """What one set of rules has against a command line."""
+    if spec.name not in part.allowed:
+        return Refused("command", spec.name.lower().encode(), NO_KEY)
     write = "readonly" not in spec.flags
-    for name in names(spec, args):
-        if not user.sees(name, write=write):
-            raise Refused("key", name, NO_KEY)
-    for name in sources(spec, args):
-        if not user.sees(name):
-            raise Refused("key", name, NO_KEY)
-    _check_channels(user, spec, args)
+    for index in _names(spec, args):
+        name = _own(args[index], tag)
+        if spec.name.startswith("V.") and name is not None:
+            name = namespace_of(name) or name
+        if name is None or not part.sees(name, write=write):
+            return Refused("key", name or b"", NO_KEY)
+    for index in _sources(spec, args):
+        name = _own(args[index], tag)
+        if name is None or not part.sees(name):
+            return Refused("key", name or b"", NO_KEY)
+    for index in _channels(spec, args) if spec.name in CHECKED else ():
+        name = _own(args[index], tag)
+        if name is None or not part.hears(name, pattern=spec.name == LISTEN_BY_PATTERN):
+            return Refused("channel", name or b"", NO_CHANNEL)
+    return None
 
 
-def allows(user: User, spec: CommandSpec, args: Sequence[Argument]) -> bool:
-    """Whether a user may run a command line."""
+def let_in(user: User, spec: CommandSpec, args: Sequence[Argument]) -> bool:
+    """Whether a user may run a command line; its names are then as they are stored."""
     try:
         check(user, spec, args)
     except Refused:
         return False
+    enter(user, spec, args)
     return True
 
 
-def names(spec: CommandSpec, args: Sequence[Argument]) -> Iterator[bytes]:
-    """The names that a command line uses, as patterns are compared with them."""
-    if not spec.first_key:
+def enter(user: User, spec: CommandSpec, args: Sequence[Argument]) -> None:
+    """Replace the names of a command line, a list, by those under which a tenant's are stored."""
+    if not user.tag:
         return
-    last = spec.last_key if spec.last_key >= 0 else len(args) + spec.last_key
-    for argument in args[spec.first_key : last + 1 : spec.step]:
-        if isinstance(argument, Receiver):
-            raise Refused("key", b"", NO_KEY)
-        name = bytes(argument)
-        yield (namespace_of(name) or name) if spec.name.startswith("V.") else name
+    for index in {*_names(spec, args), *_sources(spec, args), *_channels(spec, args)}:
+        argument = args[index]
+        if not isinstance(argument, Receiver):
+            cast("list[Argument]", args)[index] = user.tag + bytes(argument)
 
 
-def sources(spec: CommandSpec, args: Sequence[Argument]) -> Iterator[bytes]:
-    """The names behind a word of their own, such as FROM: they are read, whatever the command does."""
+def names(spec: CommandSpec, args: Sequence[Argument]) -> list[bytes]:
+    """The names of a command line, each once, as patterns are compared with them."""
+    found = (args[index] for index in (*_names(spec, args), *_sources(spec, args)))
+    known = [bytes(argument) for argument in found if not isinstance(argument, Receiver)]
+    if spec.name.startswith("V."):
+        known = [namespace_of(name) or name for name in known]
+    return list(dict.fromkeys(known))
+
+
+def _own(argument: Argument, tag: bytes) -> bytes | None:
+    """A name as the user says it; None for one that cannot be the user's."""
+    if isinstance(argument, Receiver):
+        return None
+    name = bytes(argument)
+    return name[len(tag) :] if name.startswith(tag) else None
+
+
+def _names(spec: CommandSpec, args: Sequence[Argument]) -> Iterator[int]:
+    """Where a command line has names."""
+    if spec.first_key:
+        last = spec.last_key if spec.last_key >= 0 else len(args) + spec.last_key
+        yield from range(spec.first_key, min(last + 1, len(args)), spec.step)
+
+
+def _sources(spec: CommandSpec, args: Sequence[Argument]) -> Iterator[int]:
+    """Where names stand behind a word such as FROM: they are read, whatever the command does."""
     tokens = _tokens(spec.name)
-    for word, argument in zip(args[1:], args[2:], strict=False) if tokens else ():
-        if keyword(word) in tokens:
-            yield b"" if isinstance(argument, Receiver) else bytes(argument)
+    for index in range(spec.last_key + 2, len(args)) if tokens else ():
+        if keyword(args[index - 1]) in tokens:
+            yield index
+
+
+def _channels(spec: CommandSpec, args: Sequence[Argument]) -> Iterator[int]:
+    """Where a command line has channels."""
+    if spec.name in CHANNELS:
+        yield from range(len(args))[CHANNELS[spec.name]]
 
 
 @cache
@@ -112,12 +185,3 @@ def _all(parameters: Sequence[Parameter]) -> Iterator[Parameter]:
     for parameter in parameters:
         yield parameter
         yield from _all(parameter.parts)
-
-
-def _check_channels(user: User, spec: CommandSpec, args: Sequence[Argument]) -> None:
-    if spec.name not in (SEND, LISTEN, LISTEN_BY_PATTERN):
-        return
-    for argument in args[1:2] if spec.name == SEND else args[1:]:
-        name = b"" if isinstance(argument, Receiver) else bytes(argument)
-        if not user.hears(name, pattern=spec.name == LISTEN_BY_PATTERN):
-            raise Refused("channel", name, NO_CHANNEL)

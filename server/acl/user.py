@@ -5,77 +5,54 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from ..glob import matches
-from .categories import ALL, commands_of
+from pionkv.storage import LONGEST_TENANT, tag_of
+
+from ..config import parse_size
+from .selector import SYNTAX, RuleError, Selector
 
 DEFAULT = "default"
-EVERYTHING = b"*"
+MOST_CONNECTIONS = 1_000_000
 _HASH = re.compile(r"[0-9a-f]{64}")
-_KEY_RULE = re.compile(r"(?:%(R|W|RW|WR))?~(.+)", re.IGNORECASE | re.DOTALL)
+_TENANT = re.compile(rf"[A-Za-z0-9_.-]{{0,{LONGEST_TENANT}}}")
 
-SYNTAX = "Syntax error"
-UNKNOWN = "Unknown command or category name in ACL"
 NO_SUCH_PASSWORD = "The password you are trying to remove from the user does not exist"
 BAD_HASH = "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
-KEYS_AFTER_ALL = (
-    "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any effect. "
-    "Try 'resetkeys' to start with an empty list of patterns"
-)
-CHANNELS_AFTER_ALL = (
-    "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any "
-    "effect. Try 'resetchannels' to start with an empty list of channels"
-)
-
-
-class RuleError(ValueError):
-    """A rule cannot be applied; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRule:
-    """Names that match `pattern` may be read, or written, or both."""
-
-    pattern: bytes
-    read: bool = True
-    write: bool = True
-
-    @property
-    def text(self) -> str:
-        """As it is written in a rule."""
-        mode = "" if self.read and self.write else "%R" if self.read else "%W"
-        return f"{mode}~{self.pattern.decode('utf-8', 'surrogateescape')}"
-
-
-EVERY_KEY = KeyRule(EVERYTHING)
+BAD_TENANT = f"a tenant's name has at most {LONGEST_TENANT} letters, digits, '_', '-' and '.'"
+NEEDS_TENANT = "max-bytes limits what a tenant has stored: it needs tenant=<name> as well"
+UNMATCHED = "Unmatched parenthesis in acl selector starting at '{}'."
 
 
 @dataclass(slots=True, eq=False)
-class User:
+class User(Selector):
     """Who may connect, run what, on which names.
+
+    What it may do is what its own rules allow, or one of its selectors alone.
 
     Attributes:
         name: Its name.
         enabled: Whether it may log in.
         open: Whether any password is right (`nopass`).
         hashes: SHA-256 of each password, hex.
-        allowed: The commands it may run.
-        rules: How `allowed` came about, from `+@all` or `-@all` on.
-        keys: Names of namespaces, sessions and plain keys that it may use.
-        channels: Channels it may listen to and send to.
+        selectors: Further rules.
+        tenant: Whose names its names are; empty: they are names as they are stored.
+        max_bytes: What its tenant may have stored; 0: no limit.
+        max_connections: How many connections it may have; 0: no limit.
+        tag: What stands before its names where they are stored.
     """
 
-    name: str
+    name: str = ""
     enabled: bool = False
     open: bool = False
     hashes: list[str] = field(default_factory=list)
-    allowed: frozenset[str] = frozenset()
-    rules: list[str] = field(default_factory=lambda: [f"-@{ALL}"])
-    keys: list[KeyRule] = field(default_factory=list)
-    channels: list[bytes] = field(default_factory=list)
+    selectors: list[Selector] = field(default_factory=list)
+    tenant: str = ""
+    max_bytes: int = 0
+    max_connections: int = 0
+    tag: bytes = b""
     restricted: bool = True
     """Whether there is anything that it may not do: whoever may do everything costs no check."""
 
@@ -86,22 +63,23 @@ class User:
             RuleError: One is wrong; the text says which, and why.
         """
         changed = deepcopy(self)
-        for rule in rules:
+        for rule in _whole(rules):
             try:
                 changed._apply(rule)
             except RuleError as error:
                 shown = "(secret)" if rule[:1] in "><#!" else rule
                 raise RuleError(f"Error in ACL SETUSER modifier '{shown}': {error}") from None
+        if changed.max_bytes and not changed.tenant:
+            raise RuleError(f"Error in ACL SETUSER modifier 'max-bytes={changed.max_bytes}': {NEEDS_TENANT}")
         self.become(changed)
 
     def become(self, other: User) -> None:
         """Take over everything of another user; those connected as this one are bound by it at once."""
-        for name in ("enabled", "open", "hashes", "allowed", "rules", "keys", "channels"):
-            setattr(self, name, getattr(other, name))
-        everything = commands_of(f"@{ALL}")
-        self.restricted = not (
-            self.allowed == everything and self.keys == [EVERY_KEY] and self.channels == [EVERYTHING]
-        )
+        for item in fields(User):
+            if item.name != "name":
+                setattr(self, item.name, getattr(other, item.name))
+        self.tag = tag_of(self.tenant.encode()) if self.tenant else b""
+        self.restricted = bool(self.tenant) or not self.allows_everything
 
     def accepts(self, password: bytes) -> bool:
         """Whether somebody who gives this password is this user."""
@@ -109,10 +87,33 @@ class User:
         right = [hmac.compare_digest(given, known) for known in self.hashes]
         return self.enabled and (self.open or any(right))
 
-    def sees(self, name: bytes, *, write: bool = False) -> bool:
-        """Whether it may read, or also write, what has this name."""
-        fitting = [rule for rule in self.keys if matches(rule.pattern, name)]
-        return any(rule.read for rule in fitting) and (not write or any(rule.write for rule in fitting))
+    @property
+    def all_rules(self) -> list[Selector]:
+        """Its own rules and its selectors; each of them alone may allow something."""
+        return [self, *self.selectors]
+
+    def may_run(self, command: str) -> bool:
+        """Whether it may run a command at all."""
+        return any(command in part.allowed for part in self.all_rules)
+
+    def lists(self, stored: bytes, *, write: bool = False) -> bool:
+        """Whether it may know of what is stored under this name, or also change it.
+
+        Listings leave out everything else.
+        """
+        if not stored.startswith(self.tag):
+            return False
+        name = stored[len(self.tag) :]
+        return any(part.sees(name, write=write) for part in self.all_rules)
+
+    def shown(self, stored: bytes) -> bytes:
+        """The user's own name of what it may know of."""
+        return stored.removeprefix(self.tag)
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it may read and write whatever is stored."""
+        return self.sees_everything and not self.tenant
 
     @property
     def needs_no_password(self) -> bool:
@@ -120,86 +121,33 @@ class User:
         return self.enabled and self.open
 
     @property
-    def sees_everything(self) -> bool:
-        """Whether it may read and write whatever its name."""
-        return EVERY_KEY in self.keys
-
-    def hears(self, channel: bytes, *, pattern: bool = False) -> bool:
-        """Whether it may use a channel; a pattern of channels only if a rule says exactly the same."""
-        if pattern:
-            return channel in self.channels or EVERYTHING in self.channels
-        return any(matches(rule, channel) for rule in self.channels)
-
-    @property
     def flags(self) -> list[str]:
         """As ACL GETUSER lists them."""
         return ["on" if self.enabled else "off", *(["nopass"] if self.open else [])]
 
-    @property
-    def keys_text(self) -> str:
-        """The rules for names, as they are written."""
-        return " ".join(rule.text for rule in self.keys)
-
-    @property
-    def channels_text(self) -> str:
-        """The rules for channels, as they are written."""
-        return " ".join(f"&{rule.decode('utf-8', 'surrogateescape')}" for rule in self.channels)
-
-    def line(self) -> str:
+    def full_line(self) -> str:
         """Everything in one line, as ACL LIST shows it and as the file of users has it."""
         secrets = [f"#{known}" for known in self.hashes]
-        words = [*self.flags, *secrets, self.keys_text or "resetkeys", self.channels_text or "resetchannels"]
-        return " ".join(("user", self.name, *words, *self.rules))
+        limits = [f"tenant={self.tenant}"] if self.tenant else []
+        limits += [f"max-bytes={self.max_bytes}"] if self.max_bytes else []
+        limits += [f"max-connections={self.max_connections}"] if self.max_connections else []
+        others = [f"({selector.line})" for selector in self.selectors]
+        return " ".join(("user", self.name, *self.flags, *secrets, *limits, self.line, *others))
 
     def _apply(self, rule: str) -> None:
-        plain = _WORDS.get(rule.lower())
+        plain, (setting, equals, value) = _WORDS.get(rule.lower()), rule.partition("=")
         if plain is not None:
             plain(self)
-            return
-        if match := _KEY_RULE.fullmatch(rule):
-            self._add_keys(match[1], match[2].encode("utf-8", "surrogateescape"))
-            return
-        change = _SIGNS.get(rule[:1])
-        if change is None or len(rule) < 2:
+        elif self.take(rule):
+            pass
+        elif rule.startswith("("):
+            self.selectors = [*self.selectors, Selector.of(rule[1:-1].split())]
+        elif rule[:1] in _SECRETS and len(rule) > 1:
+            _SECRETS[rule[0]](self, rule[1:])
+        elif equals and setting.lower() in _SETTINGS:
+            _SETTINGS[setting.lower()](self, value)
+        else:
             raise RuleError(SYNTAX)
-        change(self, rule[1:])
-
-    def _add_keys(self, mode: str | None, pattern: bytes) -> None:
-        if EVERY_KEY in self.keys:
-            if pattern == EVERYTHING:
-                return
-            raise RuleError(KEYS_AFTER_ALL)
-        letters = (mode or "RW").upper()
-        rule = KeyRule(pattern, "R" in letters, "W" in letters)
-        if rule == EVERY_KEY:
-            self.keys = []
-        if rule not in self.keys:
-            self.keys.append(rule)
-
-    def _add_channel(self, pattern: str) -> None:
-        name = pattern.encode("utf-8", "surrogateescape")
-        if EVERYTHING in self.channels and name != EVERYTHING:
-            raise RuleError(CHANNELS_AFTER_ALL)
-        if name == EVERYTHING:
-            self.channels = []
-        if name not in self.channels:
-            self.channels.append(name)
-
-    def _allow(self, word: str) -> None:
-        self._command("+", word)
-
-    def _forbid(self, word: str) -> None:
-        self._command("-", word)
-
-    def _command(self, sign: str, word: str) -> None:
-        word = word.lower()
-        meant = commands_of(word)
-        if meant is None:
-            raise RuleError(UNKNOWN)
-        self.allowed = self.allowed | meant if sign == "+" else self.allowed - meant
-        if word == f"@{ALL}":
-            self.rules = []
-        self.rules = [rule for rule in self.rules if rule[1:] != word] + [sign + word]
 
     def _add_password(self, password: str) -> None:
         self._add_hash(hash_of(password.encode("utf-8", "surrogateescape")))
@@ -225,14 +173,27 @@ class User:
     def _forget_passwords(self, *, open: bool) -> None:
         self.hashes, self.open = [], open
 
-    def _forget_keys(self) -> None:
-        self.keys = []
+    def _set_tenant(self, value: str) -> None:
+        if not _TENANT.fullmatch(value):
+            raise RuleError(BAD_TENANT)
+        self.tenant = value
 
-    def _forget_channels(self) -> None:
-        self.channels = []
+    def _set_max_bytes(self, value: str) -> None:
+        try:
+            self.max_bytes = parse_size(value)
+        except ValueError as error:
+            raise RuleError(str(error)) from None
+
+    def _set_max_connections(self, value: str) -> None:
+        if not value.isdecimal() or int(value) > MOST_CONNECTIONS:
+            raise RuleError(f"'{value}' is not a number of connections (0..{MOST_CONNECTIONS}, 0: no limit)")
+        self.max_connections = int(value)
+
+    def _forget_selectors(self) -> None:
+        self.selectors = []
 
     def _reset(self) -> None:
-        self.become(User(self.name))
+        self.become(User(name=self.name))
 
 
 _WORDS: dict[str, Callable[[User], None]] = {
@@ -240,27 +201,40 @@ _WORDS: dict[str, Callable[[User], None]] = {
     "off": lambda user: user._set_enabled(False),
     "nopass": lambda user: user._forget_passwords(open=True),
     "resetpass": lambda user: user._forget_passwords(open=False),
-    "allkeys": lambda user: user._add_keys(None, EVERYTHING),
-    "resetkeys": User._forget_keys,
-    "allchannels": lambda user: user._add_channel("*"),
-    "resetchannels": User._forget_channels,
-    "allcommands": lambda user: user._allow(f"@{ALL}"),
-    "nocommands": lambda user: user._forbid(f"@{ALL}"),
+    "clearselectors": User._forget_selectors,
     "reset": User._reset,
     "sanitize-payload": lambda user: None,
     "skip-sanitize-payload": lambda user: None,
 }
 """Rules of one word. The last two are about a command that this server does not have."""
 
-_SIGNS: dict[str, Callable[[User, str], None]] = {
-    "+": User._allow,
-    "-": User._forbid,
+_SECRETS: dict[str, Callable[[User, str], None]] = {
     ">": User._add_password,
     "<": User._remove_password,
     "#": User._add_hash,
     "!": User._remove_hash,
-    "&": User._add_channel,
 }
+
+_SETTINGS: dict[str, Callable[[User, str], None]] = {
+    "tenant": User._set_tenant,
+    "max-bytes": User._set_max_bytes,
+    "max-connections": User._set_max_connections,
+}
+
+
+def _whole(rules: Iterable[str]) -> Iterator[str]:
+    """The rules, those of a selector in one piece: it may have been given word by word."""
+    parts: list[str] = []
+    for rule in rules:
+        if parts or rule.startswith("("):
+            parts.append(rule)
+            if rule.endswith(")"):
+                yield " ".join(parts)
+                parts = []
+        else:
+            yield rule
+    if parts:
+        raise RuleError(UNMATCHED.format(parts[0]))
 
 
 def hash_of(password: bytes) -> str:

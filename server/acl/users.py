@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .user import DEFAULT, RuleError, User
+from .selector import RuleError
+from .user import DEFAULT, User
 
 FILE = "users.acl"
 MODE = 0o600
@@ -30,8 +31,9 @@ class Users:
     Args:
         directory: Where the file is.
         password: The password of the default user as long as there is no file; None: it needs none.
-        on_removed: Called with each user that is no more.
+        on_removed: Called with each user that is no more, or is another tenant's.
         on_changed: Called when this process has changed the file.
+        on_news: Called when this process knows of other users or rules than before.
 
     Raises:
         UsersError: The file cannot be read.
@@ -43,12 +45,14 @@ class Users:
         password: str | None,
         on_removed: Callable[[User], None] = lambda user: None,
         on_changed: Callable[[], None] = lambda: None,
+        on_news: Callable[[Users], None] = lambda users: None,
     ) -> None:
         self._path = directory / FILE
         self._on_removed = on_removed
         self._on_changed = on_changed
+        self._on_news = on_news
         self._seen: tuple[int, int] | None = None
-        self.default = User(DEFAULT)
+        self.default = User(name=DEFAULT)
         self.default.apply((*EVERYTHING_ALLOWED, "nopass"))
         self._users = {DEFAULT: self.default}
         if password is not None:
@@ -97,11 +101,15 @@ class Users:
             UsersError: The file cannot be written; nothing changed elsewhere.
         """
         with self._locked():
-            user = self._users.get(name) or User(name)
+            user = self._users.get(name) or User(name=name)
+            tenant = user.tenant
             user.apply(rules)
             self._users[name] = user
             self._write()
         self._on_changed()
+        self._on_news(self)
+        if user.tenant != tenant:
+            self._on_removed(user)
 
     def remove(self, names: Sequence[str]) -> int:
         """Remove users in all processes; how many there were. Raises `UsersError`."""
@@ -111,12 +119,21 @@ class Users:
             ]
             self._write()
         self._on_changed()
+        self._on_news(self)
         for user in gone:
             self._on_removed(user)
         return len(gone)
 
+    def quotas(self) -> dict[str, int]:
+        """What tenants may have stored: the least that one of a tenant's users says."""
+        found: dict[str, int] = {}
+        for user in self._users.values():
+            if user.max_bytes:
+                found[user.tenant] = min(user.max_bytes, found.get(user.tenant, user.max_bytes))
+        return found
+
     def _read(self) -> None:
-        found = {DEFAULT: self.default}
+        found: dict[str, User] = {DEFAULT: self.default}
         try:
             lines = self._path.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
         except OSError as error:
@@ -126,17 +143,21 @@ class Users:
                 user = _parse(line)
             except RuleError as error:
                 raise UsersError(f"{self._path}, line {number}: {error}") from error
-            known = self._users.get(user.name)
-            if known is not None:
-                known.become(user)
-            found[user.name] = known or user
+            found[user.name] = user
         gone = [user for name, user in self._users.items() if name not in found]
+        for name, user in found.items():
+            known = self._users.get(name)
+            if known is not None and known is not user:
+                gone += [known] if known.tenant != user.tenant else []
+                known.become(user)
+                found[name] = known
         self._users = found
+        self._on_news(self)
         for user in gone:
             self._on_removed(user)
 
     def _write(self) -> None:
-        text = "".join(f"{user.line()}\n" for user in self)
+        text = "".join(f"{user.full_line()}\n" for user in self)
         partial = self._path.with_suffix(".tmp")
         try:
             file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
@@ -170,6 +191,6 @@ def _parse(line: str) -> User:
     words = line.split(" ")
     if len(words) < 2 or words[0] != "user":
         raise RuleError("want: user <name> <rule> ...")
-    user = User(words[1])
+    user = User(name=words[1])
     user.apply(words[2:])
     return user

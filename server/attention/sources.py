@@ -69,7 +69,7 @@ def stored_names(user: User, sid: bytes) -> Iterator[bytes]:
     """The prefixes whose rows `sid` may mean, the first that is there counts."""
     yield sid + OWN
     yield sid
-    if sid.endswith(CLIENT) and user.sees(bare := sid.removesuffix(CLIENT)):
+    if sid.endswith(CLIENT) and user.lists(bare := sid.removesuffix(CLIENT)):
         yield bare
 
 

@@ -29,7 +29,7 @@ def give_name(store: Store, user: User, namespace: bytes, name: bytes) -> bytes:
     means_it = name in (namespace, namespace + CLIENT)
     if means_it and not _is_there(store, name + OWN):
         return namespace
-    if not user.sees(name, write=True):
+    if not user.lists(name, write=True):
         raise NO_KEY.again()
     store.drop_namespaces([name + OWN])
     if means_it:

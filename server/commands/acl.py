@@ -11,11 +11,14 @@ from pionkv.protocol.table import COMMANDS
 
 from ..acl import permit
 from ..acl.categories import CATEGORIES
-from ..acl.user import DEFAULT, RuleError, User
+from ..acl.log import KEPT, Refusal
+from ..acl.selector import RuleError, Selector
+from ..acl.user import DEFAULT, User
 from ..acl.users import UsersError
 from ..arguments import Argument, blob, integer, keyword, shown
 from ..clients import Client
 from ..dispatch import Handler
+from ..questions import FORGET_REFUSALS, REFUSALS
 from .command import help
 
 PASSWORD_BITS, MOST_BITS, BITS_A_DIGIT = 256, 4096, 4
@@ -51,7 +54,7 @@ def users(client: Client, args: Sequence[Argument]) -> bytes:
 
 def list_users(client: Client, args: Sequence[Argument]) -> bytes:
     """ACL LIST."""
-    return reply.encode([bytes_of(user.line()) for user in client.service.users], client.protocol)
+    return reply.encode([bytes_of(user.full_line()) for user in client.service.users], client.protocol)
 
 
 def cat(client: Client, args: Sequence[Argument]) -> bytes:
@@ -74,12 +77,24 @@ def get_user(client: Client, args: Sequence[Argument]) -> bytes:
     fields: dict[bytes, object] = {
         b"flags": user.flags,
         b"passwords": user.hashes,
-        b"commands": " ".join(user.rules),
-        b"keys": bytes_of(user.keys_text),
-        b"channels": bytes_of(user.channels_text),
-        b"selectors": [],
+        **_permissions(user),
+        b"selectors": [_permissions(selector) for selector in user.selectors],
     }
+    service = client.service
+    if user.tenant:
+        stored, most = service.tenants()[user.tenant]
+        fields |= {b"tenant": user.tenant, b"bytes": stored, b"max-bytes": most}
+    if user.max_connections:
+        fields |= {b"connections": service.connections_of(user), b"max-connections": user.max_connections}
     return reply.encode(fields, client.protocol)
+
+
+def _permissions(selector: Selector) -> dict[bytes, object]:
+    return {
+        b"commands": selector.commands_text,
+        b"keys": bytes_of(selector.keys_text),
+        b"channels": bytes_of(selector.channels_text),
+    }
 
 
 def set_user(client: Client, args: Sequence[Argument]) -> bytes:
@@ -150,17 +165,19 @@ def _refusal(user: User, refused: permit.Refused) -> bytes:
     return f"User {user.name} has no permissions to access the '{object}' {refused.reason}".encode()
 
 
-def log(client: Client, args: Sequence[Argument]) -> bytes:
+async def log(client: Client, args: Sequence[Argument]) -> bytes:
     """ACL LOG [count|RESET]."""
     service = client.service
     if len(args) > 3:
         raise CommandError("ERR", "wrong number of arguments for 'acl|log' command")
     if len(args) == 3 and keyword(args[2]) == "RESET":
-        service.refusals.clear()
+        await service.asking.all(FORGET_REFUSALS)
         return reply.OK
     count = max(0, integer(args[2])) if len(args) == 3 else SHOWN_OF_LOG
     now = service.clock()
-    return reply.encode([kept.fields(now) for kept in service.refusals.newest(count)], client.protocol)
+    kept = [Refusal(*one) for answer in await service.asking.all(REFUSALS) for one in answer]
+    newest = sorted(kept, key=lambda one: (one.created, one.id), reverse=True)[: min(count, KEPT)]
+    return reply.encode([one.fields(now) for one in newest], client.protocol)
 
 
 HANDLERS: dict[str, Handler] = {

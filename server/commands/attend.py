@@ -19,6 +19,7 @@ from ..attention.sources import SIDES
 from ..attention.storing import drop_prefixes
 from ..clients import Client
 from ..dispatch import Handler, Opener
+from ..metrics import Metrics
 from ..receiving import Receiver, Spooled
 from ..schemas import DEFAULT_FORMAT, ROPE_FORMAT, uniform
 from ..sending import bulk_or_send
@@ -181,12 +182,13 @@ async def _send(client: Client, found: Floats) -> bytes | None:
 
 def info(client: Client, args: Sequence[Argument]) -> bytes:
     """ATTEND.INFO: the original's lines in its order, for the sessions that the user may read."""
-    store, metrics = client.service.store, client.service.sums.all_metrics()
+    store, user = client.service.store, client.user
+    metrics = Metrics() if user.tag else client.service.sums.all_metrics()
     ends = SELECTED + SIDES[0]
     found = [
         (view, store.session(view.sid.removesuffix(SIDES[0]) + SIDES[1]))
-        for view in store.sessions()
-        if view.sid.endswith(ends) and client.user.sees(view.sid.removesuffix(ends))
+        for view in store.sessions(user.tag)
+        if view.sid.endswith(ends) and user.lists(view.sid.removesuffix(ends))
     ]
     lines: dict[str, object] = {
         "sessions": len(found),
@@ -196,12 +198,12 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
         "enabled": True,
     }
     for k, v in found:
-        lines |= _session_lines(k, v)
+        lines |= _session_lines(user.shown(k.sid), k, v)
     return reply.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
 
 
-def _session_lines(k: SessionView, v: SessionView) -> dict[str, object]:
-    name = k.sid.removesuffix(SELECTED + SIDES[0]).decode("utf-8", "backslashreplace")
+def _session_lines(sid: bytes, k: SessionView, v: SessionView) -> dict[str, object]:
+    name = sid.removesuffix(SELECTED + SIDES[0]).decode("utf-8", "backslashreplace")
     lines = {
         "name": "".join(char if char.isprintable() else "?" for char in name),
         "kquant": k.schema.layer(0).format,

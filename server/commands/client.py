@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 
 from ..arguments import Argument, Cursor, blob, integer, keyword, shown
-from ..clients import Client, ReplyMode
-from ..dispatch import Handler
+from ..clients import Client, Filters, ReplyMode
+from ..dispatch import Handler, Slow
+from ..questions import CLIENTS, KILL
 
 NOTHING = b""
 SYNTAX = CommandError("ERR", "syntax error")
@@ -54,7 +55,7 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.verbatim(client.describe() + "\n", client.protocol)
 
 
-def list_clients(client: Client, args: Sequence[Argument]) -> bytes:
+def list_clients(client: Client, args: Sequence[Argument]) -> Slow:
     """CLIENT LIST [TYPE normal] [ID id ...]."""
     wanted: set[int] | None = None
     cursor = Cursor(args, 2)
@@ -68,47 +69,55 @@ def list_clients(client: Client, args: Sequence[Argument]) -> bytes:
                 wanted.add(integer(cursor.take()))
         else:
             raise SYNTAX.again()
-    clients = (connection.client for connection in client.service.connections.values())
-    lines = [other.describe() for other in clients if wanted is None or other.id in wanted]
+    return _list(client, wanted)
+
+
+async def _list(client: Client, wanted: set[int] | None) -> bytes:
+    found = await client.service.asking.all(CLIENTS)
+    lines = [line for each in found for number, line in each if wanted is None or number in wanted]
     return reply.verbatim("".join(line + "\n" for line in lines), client.protocol)
 
 
-def kill(client: Client, args: Sequence[Argument]) -> bytes:
+def kill(client: Client, args: Sequence[Argument]) -> Slow:
     """CLIENT KILL addr:port, or CLIENT KILL with filters: ID, ADDR, LADDR, USER, TYPE, SKIPME."""
     if len(args) == 3:
-        if not _kill(client, lambda other: other.address == shown(args[2]), skip_me=False):
-            raise CommandError("ERR", "No such client")
-        return reply.OK
-    tests: list[Callable[[Client], bool]] = []
+        return _kill_one(client, shown(args[2]))
+    filters: list[tuple[str, int | str]] = []
     skip_me = True
     cursor = Cursor(args, 2)
     while cursor.left >= 2:
-        filter_name, value = keyword(cursor.take()), cursor.take()
-        if filter_name == "SKIPME":
+        name, value = keyword(cursor.take()), cursor.take()
+        if name == "SKIPME":
             skip_me = _yes_or_no(value)
-        else:
-            tests.append(_kill_test(filter_name, value))
+        elif name == "ID":
+            filters.append((name, integer(value)))
+        elif name in ("ADDR", "LADDR", "USER"):
+            filters.append((name, shown(value)))
+        elif name != "TYPE":
+            raise SYNTAX.again()
+        elif keyword(value) != "NORMAL":
+            raise CommandError("ERR", f"Unknown client type '{shown(value)}'")
     if cursor:
         raise SYNTAX.again()
-    return reply.integer(_kill(client, lambda other: all(test(other) for test in tests), skip_me=skip_me))
+    return _kill_all(client, filters, skip_me=skip_me)
 
 
-def _kill_test(filter_name: str, value: Argument) -> Callable[[Client], bool]:
-    text = shown(value)
-    if filter_name == "ID":
-        number = integer(value)
-        return lambda other: other.id == number
-    if filter_name == "ADDR":
-        return lambda other: other.address == text
-    if filter_name == "LADDR":
-        return lambda other: other.local_address == text
-    if filter_name == "USER":
-        return lambda other: other.user.name == text
-    if filter_name == "TYPE":
-        if keyword(value) != "NORMAL":
-            raise CommandError("ERR", f"Unknown client type '{text}'")
-        return lambda other: True
-    raise SYNTAX.again()
+async def _kill_one(client: Client, address: str) -> bytes:
+    if not await _kill(client, [("ADDR", address)], skip_me=False):
+        raise CommandError("ERR", "No such client")
+    return reply.OK
+
+
+async def _kill_all(client: Client, filters: Filters, *, skip_me: bool) -> bytes:
+    return reply.integer(await _kill(client, filters, skip_me=skip_me))
+
+
+async def _kill(client: Client, filters: Filters, *, skip_me: bool) -> int:
+    """End clients of every worker; who asks goes last, and is answered."""
+    others = await client.service.asking.all(KILL, filters, client.id)
+    me = not skip_me and client.is_meant(filters)
+    client.closing |= me
+    return int(sum(others)) + me
 
 
 def _yes_or_no(value: Argument) -> bool:
@@ -116,21 +125,6 @@ def _yes_or_no(value: Argument) -> bool:
     if word not in ("YES", "NO"):
         raise SYNTAX.again()
     return word == "YES"
-
-
-def _kill(client: Client, test: Callable[[Client], bool], *, skip_me: bool) -> int:
-    killed = 0
-    for connection in list(client.service.connections.values()):
-        if connection.client is client:
-            if skip_me or not test(client):
-                continue
-            client.closing = True
-        elif test(connection.client):
-            connection.kill()
-        else:
-            continue
-        killed += 1
-    return killed
 
 
 def _switch(args: Sequence[Argument]) -> bool:

@@ -11,8 +11,9 @@ from pionkv.protocol.errors import CommandError
 from ..acl.users import UsersError
 from ..arguments import Argument, blob, pairs
 from ..clients import Client
-from ..config import SETTINGS, Settings
+from ..config import SETTINGS, ConfigError, Settings
 from ..dispatch import Handler
+from ..rewriting import rewrite as rewrite_file
 from .command import help
 
 FIXED = {
@@ -82,9 +83,19 @@ def reset_statistics(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.OK
 
 
+def rewrite(client: Client, args: Sequence[Argument]) -> bytes:
+    """CONFIG REWRITE: what CONFIG SET has changed is in the file that the next start reads."""
+    try:
+        rewrite_file(client.service.settings)
+    except ConfigError as error:
+        raise CommandError("ERR", str(error)) from error
+    return reply.OK
+
+
 HANDLERS: dict[str, Handler] = {
     "CONFIG|GET": get,
     "CONFIG|HELP": help,
+    "CONFIG|REWRITE": rewrite,
     "CONFIG|RESETSTAT": reset_statistics,
     "CONFIG|SET": set,
 }

@@ -8,6 +8,7 @@ from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 
 from ..acl.user import DEFAULT
+from ..admission import too_many
 from ..arguments import Argument, Cursor, blob, integer, shown
 from ..clients import Client
 from ..dispatch import Handler
@@ -61,7 +62,13 @@ def _authenticate(client: Client, user: bytes, given: bytes) -> None:
     if found is None:
         client.service.note_refusal(client, "auth", b"AUTH", "toplevel", user=shown(user))
         raise WRONG_PASSWORD.again()
-    client.user = found
+    before = client.user, client.authenticated
+    client.user, client.authenticated = found, True
+    if (refusal := too_many(client)) is not None:
+        client.user, client.authenticated = before
+        client.service.sums.flush()
+        client.service.note_refusal(client, "auth", b"AUTH", "toplevel", user=found.name)
+        raise refusal
     client.service.connections[client.id].set_authenticated(True)
 
 
@@ -116,7 +123,8 @@ def select(client: Client, args: Sequence[Argument]) -> bytes:
 def reset(client: Client, args: Sequence[Argument]) -> bytes:
     """RESET: the connection as it was when it was new."""
     client.reset()
-    client.service.connections[client.id].set_authenticated(client.user.needs_no_password)
+    let_in = client.user.needs_no_password and too_many(client) is None
+    client.service.connections[client.id].set_authenticated(let_in)
     return reply.simple("RESET")
 
 

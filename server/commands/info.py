@@ -18,7 +18,6 @@ from ..dispatch import Handler
 from ..memory import read_memory
 from ..metrics import Metrics
 from ..service import REDIS_VERSION, Service
-from ..timing import histograms
 
 Lines = Mapping[str, object]
 ATTEND_GAUGES = ("resident_layers", "resident_bytes", "cold_layers")
@@ -139,19 +138,18 @@ def _replication(service: Service) -> Lines:
 
 def _command_statistics(service: Service) -> Lines:
     return {
-        f"cmdstat_{name}": f"calls={times.calls},usec={times.total_us},"
-        f"usec_per_call={times.total_us / times.calls:.2f},rejected_calls=0,"
-        f"failed_calls={service.entries[name.upper()].failures}"
-        for name, times in histograms(service.entries, ()).items()
+        f"cmdstat_{name.lower()}": f"calls={times.calls},usec={times.total_us},"
+        f"usec_per_call={times.total_us / times.calls:.2f},rejected_calls=0,failed_calls={failed}"
+        for name, (times, failed) in sorted(service.command_times().items())
     }
 
 
 def _latency_statistics(service: Service) -> Lines:
     return {
-        f"latency_percentiles_usec_{name}": ",".join(
+        f"latency_percentiles_usec_{name.lower()}": ",".join(
             f"p{part:g}={times.percentile(part / 100)}" for part in (50, 99, 99.9)
         )
-        for name, times in histograms(service.entries, ()).items()
+        for name, (times, _) in sorted(service.command_times().items())
     }
 
 
@@ -215,6 +213,19 @@ def _tier(service: Service) -> Lines:
     }
 
 
+def _tenants(service: Service) -> Lines:
+    """What each tenant has stored, and how many connections a user has whose number is limited."""
+    lines = {
+        f"tenant_{name}": f"bytes={count},max_bytes={most}"
+        for name, (count, most) in service.tenants().items()
+    }
+    for user in service.users:
+        if user.max_connections:
+            count, most = service.connections_of(user), user.max_connections
+            lines[f"user_{user.name}"] = f"connections={count},max_connections={most}"
+    return lines
+
+
 def _workers(service: Service) -> Lines:
     """Who answers, and one line for each worker: its process, and its own numbers."""
     lines = {
@@ -238,6 +249,7 @@ SECTIONS: dict[str, Callable[[Service], Lines]] = {
     "keyspace": _keyspace,
     "pion": _pion,
     "workers": _workers,
+    "tenants": _tenants,
 }
 EXTRA_SECTIONS: dict[str, Callable[[Service], Lines]] = {
     "commandstats": _command_statistics,

@@ -128,28 +128,32 @@ def persist(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:
 
 def names(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
     """KEYS pattern."""
-    pattern = compile_glob(blob(args[1]))
-    found = [entry.name for entry in generic.entries(keys) if pattern.fullmatch(entry.name)]
+    pattern, told = compile_glob(blob(args[1])), keys.listing.told
+    found = [name for entry in generic.entries(keys) if pattern.fullmatch(name := told(entry.name))]
     return reply.encode(found, protocol)
 
 
 def scan(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
     """SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]."""
-    step = Scan.read(args, 1, kinds=True)
+    step, told = Scan.read(args, 1, kinds=True), keys.listing.told
 
     def wanted(entry: Entry) -> bool:
-        return step.wants(entry.name) and step.kind in (None, kind_name(entry))
+        return step.wants(told(entry.name)) and step.kind in (None, kind_name(entry))
 
-    return scanned(*generic.scan(keys, step.cursor, step.count, wanted), protocol)
+    following, found = generic.scan(keys, step.cursor, step.count, wanted)
+    return scanned(following, map(told, found), protocol)
 
 
 def random_key(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
     """RANDOMKEY."""
-    return value(generic.random_key(keys, random.SystemRandom()), protocol)
+    name = generic.random_key(keys, random.SystemRandom())
+    return value(None if name is None else keys.listing.told(name), protocol)
 
 
 def size(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
-    """DBSIZE: what FLUSHALL would remove."""
+    """DBSIZE: what FLUSHALL would remove; for a tenant what is its own."""
+    if tag := keys.listing.tag:
+        return reply.integer(generic.count_tagged(keys, tag))
     return reply.integer(keys.reader.entries("keys") + keys.reader.entries("namespaces"))
 
 

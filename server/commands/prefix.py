@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import MODEL_BYTES, Schema, StaleGeneration, View
+from pionkv.storage import MODEL_BYTES, Schema, StaleGeneration, StoreInfo, View
 
 from ..arguments import Argument, Cursor, blob, integer, integer_within, keyword, shown
 from ..clients import Client
 from ..dispatch import Handler, Slow
+from ..metrics import Metrics
 from ..schemas import for_keys, per_layer, uniform
 
 if TYPE_CHECKING:
@@ -195,14 +196,16 @@ async def _drop_in_tier(tier: TierLink, names: list[bytes], elsewhere: list[byte
 
 
 def info(client: Client, args: Sequence[Argument]) -> bytes:
-    """KV.PREFIX.INFO: figures about all prefixes, the original's lines in its order.
+    """KV.PREFIX.INFO: figures about all prefixes, the original's lines in its order; a tenant's own for it.
 
     There is no journal here (0), sessions are bounded by the budget alone (0), and every
     worker sees every session: the directory is the store.
     """
-    service = client.service
+    service, tag = client.service, client.user.tag
     totals, metrics = service.store.info(), service.sums.all_metrics()
-    prefixes = list(service.store.namespaces())
+    if tag:
+        totals, metrics = own_numbers(client), Metrics()
+    prefixes = list(service.store.namespaces(tag))
     lines = {
         "registered_prefixes": len(prefixes),
         "total_prefix_tokens": sum(view.tokens * view.layers for view in prefixes if view.tokens > 0),
@@ -221,6 +224,24 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
         "sdpa_rehydrates": metrics.attend_rehydrated,
     }
     return reply.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
+
+
+def own_numbers(client: Client) -> StoreInfo:
+    """What a tenant has stored; what cannot be told apart from others' is 0."""
+    store, user = client.service.store, client.user
+    held = store.accounts().get(user.tenant.encode())
+    rows = [sum(view.rows) for view in store.sessions(user.tag)]
+    return StoreInfo(
+        sessions=len(rows),
+        namespaces=0,
+        pages=0,
+        rows=sum(rows),
+        bytes=held.bytes if held is not None else 0,
+        max_bytes=user.max_bytes or None,
+        catalog_bytes=0,
+        evictions=0,
+        quarantined=0,
+    )
 
 
 async def commit(client: Client, args: Sequence[Argument]) -> bytes:

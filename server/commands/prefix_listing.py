@@ -31,11 +31,6 @@ PAGE = 256
 Wanted = Callable[[bytes], bool]
 
 
-def _visible(client: Client) -> Wanted:
-    user = client.user
-    return user.sees if user.restricted else lambda name: True
-
-
 def _pattern(cursor: Cursor) -> Wanted:
     pattern = compile_glob(blob(cursor.take()))
     return lambda name: pattern.fullmatch(name) is not None
@@ -43,7 +38,7 @@ def _pattern(cursor: Cursor) -> Wanted:
 
 def list_all(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.LIST [MATCH pattern]."""
-    cursor, visible = Cursor(args, 1), _visible(client)
+    cursor, listing = Cursor(args, 1), client.listing
     matches: Wanted = _everything
     if cursor.left >= 2 and cursor.take_keyword("MATCH"):
         matches = _pattern(cursor)
@@ -52,8 +47,8 @@ def list_all(client: Client, args: Sequence[Argument]) -> bytes:
     found: list[bytes] = []
     after, more = None, True
     while more:
-        names, more = store.scan_namespaces(after, PAGE, visible)
-        found += [name for name in names if matches(name)]
+        names, more = store.scan_namespaces(after, PAGE, listing)
+        found += filter(matches, map(listing.told, names))
         after = names[-1] if names else after
     return reply.encode(found, client.protocol)
 
@@ -76,10 +71,12 @@ def scan(client: Client, args: Sequence[Argument]) -> bytes:
             cursor.end(SCAN)
     if at != BEGINNING and not at.startswith(MARK):
         raise CommandError("ERR", "invalid cursor")
-    after = None if at == BEGINNING else at.removeprefix(MARK)
-    names, more = client.service.store.scan_namespaces(after, count, _visible(client))
+    listing = client.listing
+    after = None if at == BEGINNING else listing.tag + at.removeprefix(MARK)
+    stored, more = client.service.store.scan_namespaces(after, count, listing)
+    names = [*map(listing.told, stored)]
     following = MARK + names[-1] if more else BEGINNING
-    return reply.encode([following, [name for name in names if matches(name)]], client.protocol)
+    return reply.encode([following, [*filter(matches, names)]], client.protocol)
 
 
 def explain(client: Client, args: Sequence[Argument]) -> bytes | Slow:
@@ -96,9 +93,10 @@ def explain(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     fields = _state(client, namespace)
     if ids is not None:
         fields |= _difference(client, namespace, ids)
-        found = client.service.store.match(ids, model)
-        if found is not None and _visible(client)(found.record.namespace):
-            fields |= {"nearest": found.record.namespace, "nearest_tokens": found.tokens}
+        found = client.service.store.match(ids, model, listing=client.listing)
+        if found is not None:
+            nearest = client.user.shown(found.record.namespace)
+            fields |= {"nearest": nearest, "nearest_tokens": found.tokens}
     tier = client.service.tier
     if tier is not None:
         return _explain_tier(client, tier, namespace, fields)

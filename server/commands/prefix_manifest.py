@@ -31,7 +31,7 @@ def admit(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.ADMIT ns msgpack: namespace, generation, tokens that may be reused."""
     asked = read_manifest(ADMIT, blob(args[2]))
     found = client.service.store.admit(blob(args[1]), asked)
-    return reply.encode([found.namespace, found.generation, found.tokens], client.protocol)
+    return reply.encode([client.user.shown(found.namespace), found.generation, found.tokens], client.protocol)
 
 
 HANDLERS: dict[str, Handler] = {ADMIT: admit, MANIFEST: manifest}

@@ -50,22 +50,23 @@ def match(client: Client, args: Sequence[Argument]) -> bytes | Slow:
 
 
 async def _match_tier(client: Client, tier: TierLink, ids: NDArray[np.uint32], options: Options) -> bytes:
-    sees = client.user.sees if client.user.restricted else None
-    await tier.bring_match(ids, options.model, sees)
+    await tier.bring_match(ids, options.model, client.listing)
     return _match(client, ids, options)
 
 
 def _match(client: Client, ids: NDArray[np.uint32], options: Options) -> bytes:
     service = client.service
-    sees = client.user.sees if client.user.restricted else None
-    found = service.store.match(ids, options.model, fewest=options.fewest, whole=options.whole, sees=sees)
+    found = service.store.match(
+        ids, options.model, fewest=options.fewest, whole=options.whole, listing=client.listing
+    )
     if found is None:
         service.missed()
         return reply.null(client.protocol)
     service.metrics.hits += 1
     _claim(client, found)
     record = found.record
-    return reply.encode([record.namespace, found.tokens, record.generation], client.protocol)
+    name = client.user.shown(record.namespace)
+    return reply.encode([name, found.tokens, record.generation], client.protocol)
 
 
 def token_ids(command: str, client: Client, argument: Argument) -> NDArray[np.uint32]:
@@ -105,7 +106,7 @@ def _claim(client: Client, found: Match) -> None:
 
 def models(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.MODELS: each model's digest, and how many prefixes list tokens under it."""
-    found = client.service.store.models()
+    found = client.service.store.models(client.user.tenant.encode())
     return reply.encode([item for pair in sorted(found.items()) for item in pair], client.protocol)
 
 

@@ -119,21 +119,21 @@ def publish(client: Client, args: Sequence[Argument]) -> bytes:
     found = client.preparations.find(txn)
     if found is None:
         receipt = client.service.store.receipt(txn)
-        if receipt is None:
+        if receipt is None or not client.user.lists(receipt.namespace):
             raise unknown()
-        return receipt_reply(receipt)
+        return receipt_reply(client, receipt)
     receipt = client.preparations.live(txn).publish()
     client.preparations.remove(txn)
     client.service.notices.published(receipt.namespace)
-    return receipt_reply(receipt)
+    return receipt_reply(client, receipt)
 
 
-def receipt_reply(receipt: Receipt) -> bytes:
+def receipt_reply(client: Client, receipt: Receipt) -> bytes:
     """Namespace, generation, tokens, digest in hex."""
     return b"".join(
         (
             reply.array_header(4),
-            reply.bulk(receipt.namespace),
+            reply.bulk(client.user.shown(receipt.namespace)),
             reply.integer(receipt.generation),
             reply.integer(receipt.tokens),
             reply.bulk(b"%016x" % receipt.digest),
@@ -145,7 +145,8 @@ def abort(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.ABORT txn: it leaves no trace; a dead one is forgotten."""
     txn = blob(args[1])
     if client.preparations.find(txn) is None:
-        if client.service.store.receipt(txn) is not None:
+        receipt = client.service.store.receipt(txn)
+        if receipt is not None and client.user.lists(receipt.namespace):
             raise TransactionDead("it was published")
         raise unknown()
     client.preparations.remove(txn)

@@ -72,7 +72,7 @@ def warm(client: Client, args: Sequence[Argument]) -> Slow:
         if not (1 <= shape[0] <= HEADS and 1 <= shape[1] <= HEAD_DIM):
             raise BAD_SHAPE.again()
         if cursor:
-            name = checked_name(client, cursor.take())
+            name = checked_name(client, client.user.tag + blob(cursor.take()))
     cursor.end(WARM)
     return _warm(client, namespace, shape, name)
 

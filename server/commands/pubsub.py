@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from pionkv.protocol import reply
@@ -11,6 +12,7 @@ from ..clients import Client
 from ..dispatch import Handler
 from ..glob import matches
 from ..pubsub import push
+from ..questions import CHANNELS, PATTERNS
 from .command import help
 
 
@@ -19,7 +21,7 @@ def _subscribe(kind: bytes, *, pattern: bool) -> Handler:
         answers = []
         for name in map(blob, args[1:]):
             client.service.channels.listen(client, name, pattern=pattern)
-            answers.append(push(client, kind, name, client.listens_to))
+            answers.append(push(client, kind, client.user.shown(name), client.listens_to))
         return b"".join(answers)
 
     return run
@@ -31,7 +33,7 @@ def _unsubscribe(kind: bytes, *, pattern: bool) -> Handler:
         answers = []
         for name in names:
             client.service.channels.leave(client, name, pattern=pattern)
-            answers.append(push(client, kind, name, client.listens_to))
+            answers.append(push(client, kind, client.user.shown(name), client.listens_to))
         return b"".join(answers) or push(client, kind, None, client.listens_to)
 
     return run
@@ -42,23 +44,36 @@ def publish(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.integer(client.service.channels.publish(blob(args[1]), blob(args[2])))
 
 
-def channels(client: Client, args: Sequence[Argument]) -> bytes:
+async def _listeners(client: Client) -> Counter[bytes]:
+    """How many listen to each channel, in all workers."""
+    found: Counter[bytes] = Counter()
+    for answer in await client.service.asking.all(CHANNELS):
+        found.update(dict(answer))
+    return found
+
+
+async def channels(client: Client, args: Sequence[Argument]) -> bytes:
     """PUBSUB CHANNELS [pattern]."""
     pattern = blob(args[2]) if len(args) > 2 else b"*"
-    found = [name for name in client.service.channels.channels if matches(pattern, name)]
+    user = client.user
+    known = (name for name in await _listeners(client) if name.startswith(user.tag))
+    found = [name for name in map(user.shown, known) if matches(pattern, name)]
     return reply.encode(found, client.protocol)
 
 
-def count_listeners(client: Client, args: Sequence[Argument]) -> bytes:
+async def count_listeners(client: Client, args: Sequence[Argument]) -> bytes:
     """PUBSUB NUMSUB [channel ...]."""
-    known = client.service.channels.channels
-    counts = [item for name in map(blob, args[2:]) for item in (name, len(known.get(name, {})))]
+    known = await _listeners(client)
+    shown = client.user.shown
+    counts = [item for name in map(blob, args[2:]) for item in (shown(name), known[name])]
     return reply.encode(counts, client.protocol)
 
 
-def count_patterns(client: Client, args: Sequence[Argument]) -> bytes:
+async def count_patterns(client: Client, args: Sequence[Argument]) -> bytes:
     """PUBSUB NUMPAT."""
-    return reply.integer(len(client.service.channels.patterns))
+    tag = client.user.tag
+    patterns = {name for answer in await client.service.asking.all(PATTERNS) for name in answer}
+    return reply.integer(sum(name.startswith(tag) for name in patterns))
 
 
 HANDLERS: dict[str, Handler] = {

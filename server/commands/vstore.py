@@ -13,7 +13,7 @@ from ..clients import Client
 from ..dispatch import Handler
 from ..notices import namespace_of
 from ..schemas import DEFAULT_FORMAT, for_keys, per_layer, uniform
-from .prefix import K_SUFFIX
+from .prefix import K_SUFFIX, own_numbers
 
 
 def create(client: Client, args: Sequence[Argument]) -> bytes:
@@ -63,11 +63,12 @@ def info(client: Client, args: Sequence[Argument]) -> bytes:
 
 
 def _store_lines(client: Client) -> Iterator[str]:
-    info = client.service.store.info()
+    tag = client.user.tag
+    info = client.service.store.info() if not tag else own_numbers(client)
     yield "enabled:1"
     yield f"sessions:{info.sessions}"
     yield f"total_tokens:{info.rows}"
-    yield f"total_fetches:{client.service.sums.all_metrics().rows_fetched}"
+    yield f"total_fetches:{0 if tag else client.service.sums.all_metrics().rows_fetched}"
 
 
 def _session_lines(view: SessionView) -> Iterator[str]:

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Container
 
-from pionkv.storage import BOUNDARY_TOKENS, boundaries
+from pionkv.storage import BOUNDARY_TOKENS, boundaries, tenant_of
 
 from ..logs import logger
 from .guard import Guard
@@ -47,7 +47,7 @@ class Index:
         known = _shared(record, old)
         keys = [
             key
-            for level, key in enumerate(boundaries(record.blocks[2], ids))
+            for level, key in enumerate(boundaries(record.blocks[2], ids, tenant_of(record.name)))
             if level * BOUNDARY_TOKENS > known and level * BOUNDARY_TOKENS % self._tier.index_step == 0
         ]
         for part in self._by_shard(keys):

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from pionkv.storage import (
     BOUNDARY_TOKENS,
     ClaimAnswer,
+    Listing,
     Match,
     NameLimit,
     StorageError,
     Store,
     UnknownNamespace,
     boundaries,
+    tenant_of,
 )
 
 from ..logs import logger
@@ -53,7 +55,6 @@ DROP_DEADLINES = 3
 """A DROP waits for the tier at most so many deadlines."""
 
 T = TypeVar("T")
-Sees = Callable[[bytes], bool]
 
 
 class TierLink:
@@ -267,36 +268,36 @@ class TierLink:
 
     # By token ids
 
-    async def bring_match(self, ids: NDArray[np.uint32], model: bytes, sees: Sees | None) -> None:
+    async def bring_match(self, ids: NDArray[np.uint32], model: bytes, listing: Listing) -> None:
         """Have here the prefix of the tier that begins with the most of these tokens, if it is longer."""
-        await self._loop.create_task(self._bring_match(ids, model, sees))
+        await self._loop.create_task(self._bring_match(ids, model, listing))
 
-    async def _bring_match(self, ids: NDArray[np.uint32], model: bytes, sees: Sees | None) -> None:
-        found = self._store.match(ids, model, sees=sees)
+    async def _bring_match(self, ids: NDArray[np.uint32], model: bytes, listing: Listing) -> None:
+        found = self._store.match(ids, model, listing=listing)
         if found is not None and self.wants(found.record.namespace, check=True):
             await self.bring(found.record.namespace)
-            found = self._store.match(ids, model, sees=sees)
+            found = self._store.match(ids, model, listing=listing)
         held = 0 if found is None else found.tokens
         step = self._tier.index_step // BOUNDARY_TOKENS
-        hashes = boundaries(model, ids)
+        hashes = boundaries(model, ids, tenant_of(listing.tag))
         keys = [hashes[level] for level in range(step, len(hashes), step) if level * BOUNDARY_TOKENS > held]
-        enough = partial(self._holds_more, ids, model, held, sees)
+        enough = partial(self._holds_more, ids, model, held, listing)
         try:
             tried: set[bytes] = set()
             for _ in range(ENTRIES_TRIED):
                 key, names = await self._index.deepest(keys, tried)
-                if not names or await self._bring_one_of(names, key, sees, enough):
+                if not names or await self._bring_one_of(names, key, listing, enough):
                     return
                 tried.update(names)
         except TierError as error:
             self._counts[f"miss:{error.reason}"] += 1
 
     async def _bring_one_of(
-        self, names: list[bytes], key: bytes, sees: Sees | None, done: Callable[[], bool]
+        self, names: list[bytes], key: bytes, listing: Listing, done: Callable[[], bool]
     ) -> bool:
         """Bring names of an entry of the index until that is enough; whether it was."""
         for name in names:
-            if sees is not None and not sees(name):
+            if not listing.holds(name):
                 continue
             if self.wants(name, check=False):
                 await self.bring(name)
@@ -305,8 +306,8 @@ class TierLink:
             await self._index.unnote(key, name)
         return False
 
-    def _holds_more(self, ids: NDArray[np.uint32], model: bytes, held: int, sees: Sees | None) -> bool:
-        found: Match | None = self._store.match(ids, model, sees=sees)
+    def _holds_more(self, ids: NDArray[np.uint32], model: bytes, held: int, listing: Listing) -> bool:
+        found: Match | None = self._store.match(ids, model, listing=listing)
         return found is not None and found.tokens > held
 
     # Writing

@@ -61,6 +61,7 @@ class ServerCollector(Collector):
         yield from self._attention()
         yield from self._store()
         yield from self._tier()
+        yield from self._tenants()
         yield from self._commands()
 
     def _server(self) -> Iterator[Metric]:
@@ -175,6 +176,24 @@ class ServerCollector(Collector):
         }
         for name, help in gauges.items():
             yield GaugeMetricFamily(f"pionkv_{name}", help, service.sums.gauge(name))
+
+    def _tenants(self) -> Iterator[Metric]:
+        service = self._service
+        stored = GaugeMetricFamily("pionkv_tenant_bytes", "Bytes a tenant has stored", labels=["tenant"])
+        quota = GaugeMetricFamily("pionkv_tenant_max_bytes", "What it may have stored", labels=["tenant"])
+        for name, (count, most) in service.tenants().items():
+            stored.add_metric([name], count)
+            if most:
+                quota.add_metric([name], most)
+        now = GaugeMetricFamily(
+            "pionkv_user_connections", "Connections of a user whose number is limited", labels=["user"]
+        )
+        limit = GaugeMetricFamily("pionkv_user_max_connections", "How many it may have", labels=["user"])
+        for user in service.users:
+            if user.max_connections:
+                now.add_metric([user.name], service.connections_of(user))
+                limit.add_metric([user.name], user.max_connections)
+        yield from (stored, quota, now, limit)
 
     def _commands(self) -> Iterator[Metric]:
         times = HistogramMetricFamily(

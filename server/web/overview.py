@@ -73,7 +73,7 @@ async def prefixes(service: Service, user: User) -> Json:
 
     Others get their turn now and then: it is many reads of the catalog.
     """
-    visible = (record for record in service.store.namespaces() if user.sees(record.namespace))
+    visible = (record for record in service.store.namespaces() if user.lists(record.namespace))
     found = list(islice(visible, MOST_PREFIXES + 1))
     shown = found[:MOST_PREFIXES]
     parents = _parents(shown, await _files(service, shown))
@@ -89,7 +89,7 @@ def misses(service: Service, user: User) -> list[Json]:
     return [
         {"namespace": _text(miss.namespace), "reason": miss.reason, "count": miss.count, "at": miss.at}
         for miss in service.misses.recent
-        if user.sees(miss.namespace)
+        if user.lists(miss.namespace)
     ]
 
 

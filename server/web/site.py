@@ -64,14 +64,27 @@ class Site:
             app.router.add_get("/api/misses", self._misses)
             for path, (name, kind) in STATIC.items():
                 app.router.add_get(path, _static(name, kind))
+        self._site: web.TCPSite | None = None
+        self._address = ("", 0)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
 
     async def start(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
         """Listen, with TLS if there is a context; the real port. Raises `OSError`."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, ssl_context=context).start()
+        self._site = web.TCPSite(self._runner, host, port, ssl_context=context)
+        await self._site.start()
         real: int = self._runner.addresses[0][1]
+        self._address = host, real
         return real
+
+    async def renew(self, context: ssl.SSLContext | None) -> None:
+        """Listen with another certificate from now on. Raises `OSError`."""
+        if self._site is None:
+            return
+        host, port = self._address
+        await self._site.stop()
+        self._site = web.TCPSite(self._runner, host, port, ssl_context=context)
+        await self._site.start()
 
     async def stop(self) -> None:
         """Close the port and every connection."""
@@ -97,7 +110,7 @@ class Site:
             return web.Response(status=401, text="a user name and a password are needed\n", headers=challenge)
         if user.needs_no_password and not self._is_local(request):
             return web.Response(status=403, text="without a password only this machine may look\n")
-        if NEEDED not in user.allowed:
+        if not user.may_run(NEEDED):
             return web.Response(status=403, text=f"user {user.name} may not run {NEEDED}\n")
         return None
 

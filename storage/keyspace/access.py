@@ -6,9 +6,11 @@ passed is not there, for either: the writer removes it on sight, `sweep` removes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from .. import accounts
+from ..accounts import EVERYTHING, Listing
 from ..catalog import Reader, Writer
 from . import large
 from .cursors import delete_some
@@ -35,10 +37,10 @@ class KeyReader:
         now: The time, milliseconds since the epoch: the same for everything in the transaction.
         engine: The store.
         uses: Where uses are noted, place -> seconds; None: they are not.
-        sees: Which names listings may hold; None for all.
+        listing: Which names listings hold, and how they tell them.
     """
 
-    __slots__ = ("engine", "now", "reader", "sees", "uses")
+    __slots__ = ("engine", "listing", "now", "reader", "uses")
 
     def __init__(
         self,
@@ -46,13 +48,13 @@ class KeyReader:
         now: int,
         engine: Engine,
         uses: dict[bytes, int] | None = None,
-        sees: Callable[[bytes], bool] | None = None,
+        listing: Listing = EVERYTHING,
     ) -> None:
         self.reader = reader
         self.now = now
         self.engine = engine
         self.uses = uses
-        self.sees = sees
+        self.listing = listing
 
     @property
     def changes(self) -> int:
@@ -89,7 +91,7 @@ class KeyReader:
 
     def lists(self, entry: Entry) -> bool:
         """Whether a listing holds the key."""
-        return not self.is_over(entry) and (self.sees is None or self.sees(entry.name))
+        return not self.is_over(entry) and self.listing.holds(entry.name)
 
     def is_over(self, entry: Entry) -> bool:
         """Whether the key's deadline has passed."""
@@ -161,8 +163,10 @@ class KeyWriter(KeyReader):
         if growth > 0 and self.engine.options.max_bytes is not None:
             reserved = self.engine.reserved - sum(write.reserved for write in self.named)
             self.engine.make_room(self.writer, entry.place, growth + reserved)
+        tenant = accounts.tenant_of(entry.name)
+        self.engine.make_tenant_room(self.writer, entry.place, growth, tenant)
         entry.cost += growth
-        account(self.writer, growth)
+        account(self.writer, growth, tenant)
 
     def save(self, entry: Entry) -> None:
         """Store a key that was changed."""
@@ -189,9 +193,10 @@ class KeyWriter(KeyReader):
 
     def attach(self, entry: Entry, name: bytes) -> None:
         """Put a detached key in another place, with its deadline."""
-        growth = entry_cost(name) - entry_cost(entry.name)
-        entry.name = name
-        self.charge(entry, growth)
+        contents = entry.cost - entry_cost(entry.name)
+        account(self.writer, -entry.cost, accounts.tenant_of(entry.name))
+        entry.name, entry.cost = name, 0
+        self.charge(entry, contents)
         deadline, entry.deadline = entry.deadline, 0
         self.set_deadline(entry, deadline)
         if large.is_large(entry):
@@ -211,7 +216,7 @@ def remove(writer: Writer, entry: Entry) -> None:
             delete_some(writer, table, entry.key, REMOVED_AT_ONCE)
     else:
         writer.put("leftovers", entry.key, b"")
-    account(writer, -entry.cost)
+    account(writer, -entry.cost, accounts.tenant_of(entry.name))
 
 
 def detach(writer: Writer, entry: Entry) -> None:
@@ -222,9 +227,10 @@ def detach(writer: Writer, entry: Entry) -> None:
     writer.delete("keys", place)
 
 
-def account(writer: Writer, growth: int) -> None:
-    """Plain keys take more, or less, of the budget."""
+def account(writer: Writer, growth: int, tenant: bytes) -> None:
+    """Plain keys of a tenant take more, or less, of the budget."""
     writer.changes += 1
+    accounts.add(writer, tenant, growth, keys=True)
     writer.totals.bytes += growth
     writer.totals.key_bytes += growth
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 
+from .. import accounts
+from ..names import PREFIX, SINGLE
 from ..records import NamespaceRecord
 from ..units import drop_unit
 from . import fields, large, strings
@@ -111,6 +113,13 @@ def entries(keys: KeyReader) -> Iterable[Entry]:
             yield entry
 
 
+def count_tagged(keys: KeyReader, tag: bytes) -> int:
+    """How many keys and units have names that begin so; reads all of them."""
+    entries = (Entry.decode(raw) for _, raw in keys.reader.scan("keys"))
+    units = (keys.reader.scan("namespaces", prefix=kind + tag) for kind in (PREFIX, SINGLE))
+    return sum(entry.name.startswith(tag) for entry in entries) + sum(1 for found in units for _ in found)
+
+
 def random_key(keys: KeyReader, source: random.Random) -> bytes | None:
     """The name of a random key, or None when there is none."""
     start = source.randbytes(8)
@@ -171,7 +180,8 @@ def flush(keys: KeyWriter) -> None:
         large.release(writer, key)
     for table in TABLES:
         empty(writer, table)
-    account(writer, -writer.totals.key_bytes)
+    account(writer, -writer.totals.key_bytes, b"")
+    accounts.forget_keys(writer)
     for _, raw in list(writer.scan("namespaces")):
         drop_unit(writer, NamespaceRecord.decode(raw))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import refs
+from ..accounts import tenant_of
 from ..catalog import Writer
 from ..digest import encode_piece
 from ..engine import Engine
@@ -21,10 +22,10 @@ class LargeWrite(PageWrite):
         nbytes: Its length.
     """
 
-    def __init__(self, engine: Engine, place: bytes, length: int) -> None:
+    def __init__(self, engine: Engine, place: bytes, length: int, tenant: bytes) -> None:
         page = engine.pages.create(place, PageLayout(PageKind.STATE, length, {}))
         try:
-            super().__init__(engine, place, place, page, 0, 0, length)
+            super().__init__(engine, place, place, page, 0, 0, length, tenant)
         except BaseException:
             engine.pages.discard(page)
             raise
@@ -58,8 +59,7 @@ class LargeWrite(PageWrite):
 
     def name(self, writer: Writer) -> None:
         """Make the page part of the catalog, with one reference. Raises `OutOfBudget`."""
-        self._engine.make_room(writer, self._unit, self._page.base + self._charge)
-        refs.charge(writer, self.page, self._page.base + self._charge)
+        self._charge_page(writer, self._page.base + self._charge)
         if self._engine.options.durability is not Durability.ALWAYS:
             writer.mark_unsynced(self.page)
         for piece in self._pieces:
@@ -86,7 +86,7 @@ def store(keys: KeyWriter, entry: Entry, value: bytes | memoryview | LargeWrite)
         NoSpace: The file system takes no more.
     """
     if not isinstance(value, LargeWrite):
-        write = LargeWrite(keys.engine, entry.place, len(value))
+        write = LargeWrite(keys.engine, entry.place, len(value), tenant_of(entry.name))
         keys.made.append(write)
         write.fill(value)
         write.finish()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
+from ..accounts import EVERYTHING, Listing, tenant_of
 from ..catalog import Writer
 from ..engine import Engine
 from ..errors import PageCorrupt, PageGone
@@ -63,14 +64,14 @@ class Keyspace:
         question: Callable[[KeyReader], T],
         *,
         note_use: bool = True,
-        sees: Callable[[bytes], bool] | None = None,
+        listing: Listing = EVERYTHING,
     ) -> T:
         """What `question` finds out about one state of the keys.
 
         Args:
             question: Must not let the reader out.
             note_use: Whether it counts as use of the keys it reads.
-            sees: Which names listings may hold; None for all.
+            listing: Which names listings hold, and how they tell them.
 
         Raises:
             DamagedValue: A value fails its check.
@@ -79,7 +80,7 @@ class Keyspace:
         for attempt in range(_ATTEMPTS):
             try:
                 with engine.catalog.snapshot() as reader:
-                    return question(KeyReader(reader, self._now(), engine, uses, sees))
+                    return question(KeyReader(reader, self._now(), engine, uses, listing))
             except PageGone as error:
                 # Another process has let go of a page since the snapshot: there is a newer state.
                 if attempt == _ATTEMPTS - 1:
@@ -134,8 +135,9 @@ class Keyspace:
             entry = KeyReader(reader, self._now(), engine).find(name)
             replaced = large.disk_bytes(entry.count) if entry is not None and large.is_large(entry) else 0
             stored = reader.counters().bytes
-        engine.reserve(place, max(0, large.disk_bytes(length) - replaced), stored)
-        return LargeWrite(engine, place, length)
+        tenant = tenant_of(name)
+        engine.reserve(place, max(0, large.disk_bytes(length) - replaced), stored, tenant)
+        return LargeWrite(engine, place, length, tenant)
 
     def sweep(self) -> None:
         """Remove what has ended, and write down uses: a bounded step of both."""

@@ -10,10 +10,13 @@ from pionkv.protocol.request import encode_command
 from pionkv.protocol.table import COMMANDS
 
 OTHERS = ("team2:x", "team2:x_pk", "team2:x_pv", "team2:alone", "team2:h", "team2:z", "team2:s")
+STORED = tuple(f"3:red,{name.removeprefix('team2:')}" for name in OTHERS)
+"""The names of a tenant's as they are stored."""
 OWN = ("team1:a", "team1:a_pk", "team1:a_pv", "team1:b", "team1:c")
 WORDS = (
-    "*", "team2:*", "?eam2:x", "RANGE", "BATCH", "FMT", "F32", "F16", "RAW", "NATIVE", "MATCH", "COUNT",
-    "TXN", "AT", "MODEL", "TOKENS", "GET", "WITHSCORES", "LIMIT", "REV", "BYSCORE", "0", "1", "4", "-1",
+    "*", "team2:*", "3:red,*", "?eam2:x", "RANGE", "BATCH", "FMT", "F32", "F16", "RAW", "NATIVE", "MATCH",
+    "COUNT", "TXN",
+    "AT", "MODEL", "TOKENS", "GET", "WITHSCORES", "LIMIT", "REV", "BYSCORE", "0", "1", "4", "-1",
     "32", "fp32", "fp16", "inf", "nan", "1e308", "9223372036854775807", "-9223372036854775808", "",
     "99999999999999999999", "x" * 300,
 )  # fmt: skip
@@ -52,7 +55,9 @@ class Attacker:
         for index in range(len(words), max(abs(spec.arity), len(words)) + self._random.randrange(4)):
             is_key = spec.first_key and index >= spec.first_key
             words.append(
-                self._random.choice(OTHERS) if is_key and self._random.random() < 0.7 else self._word()
+                self._random.choice(OTHERS + STORED)
+                if is_key and self._random.random() < 0.7
+                else self._word()
             )
         return self._joined(words)
 
@@ -65,7 +70,7 @@ class Attacker:
         if kind < 4:
             return self._random.choice(WORDS)
         if kind < 6:
-            return self._random.choice(OTHERS)
+            return self._random.choice(OTHERS + STORED)
         if kind < 8:
             return self._random.choice(OWN)
         if kind == 8:

@@ -348,7 +348,7 @@ def test_one_wrong_rule_and_nothing_changes(rule: str, why: str, wire: Any) -> N
 
 
 def test_a_pattern_after_all_patterns_is_refused() -> None:
-    user = User("u")
+    user = User(name="u")
     user.apply(("~*", "~*"))
     with pytest.raises(RuleError, match="resetkeys"):
         user.apply(("~a",))
@@ -417,3 +417,57 @@ def test_no_command_takes_a_name_that_the_rules_do_not_see() -> None:
                 assert parameter.kind == "key", spec.name
             if parameter.kind == "key" and not behind:
                 assert spec.first_key > 0, spec.name
+
+
+def test_a_selector_allows_what_it_allows_alone(server: Any, filled: Any) -> None:
+    """Redis 7: the whole line must pass under the user's own rules, or under one selector."""
+    ann = login(
+        server, "ann", "~team1:*", "+@all", "(%R~team2:* +get +kv.prefix.lookup)", "(", "~lone", "+set", ")"
+    )
+    assert ann.command("GET", "team1:x") == ann.command("GET", "team2:x") == b"v"
+    assert ann.command("KV.PREFIX.LOOKUP", "team2:x") == "HIT"
+    assert ann.command("SET", "lone", "v") == "OK"
+    for line in (
+        ("SET", "team2:x", "w"),
+        ("GET", "lone"),
+        ("HGETALL", "team2:x:h"),
+        ("MGET", "team1:x", "team2:x"),
+        ("COPY", "team2:x", "team1:copy"),
+        ("FLUSHALL",),
+    ):
+        assert refused(ann.command(*line)) == KEY, line
+    assert {b"team1:x", b"team2:x"} <= set(ann.command("KEYS", "*"))
+    bob = login(server, "bob", "-@all", "(+get ~*)")
+    assert bob.command("GET", "team1:x") == b"v"
+    assert refused(bob.command("SET", "team1:x", "w")) == (
+        "NOPERM User bob has no permissions to run the 'set' command"
+    )
+
+
+def test_selectors_are_shown_kept_and_cleared(start_local: Any, wire: Any) -> None:
+    rules = ("on", "nopass", "~a*", "+get", "(%R~b* &c +@read -mget)", "(~d +set)")
+    assert wire.command("ACL", "SETUSER", "u", *rules) == "OK"
+    shown = dict(zip(*[iter(wire.command("ACL", "GETUSER", "u"))] * 2, strict=True))
+    assert shown[b"selectors"] == [
+        [b"commands", b"-@all +@read -mget", b"keys", b"%R~b*", b"channels", b"&c"],
+        [b"commands", b"-@all +set", b"keys", b"~d", b"channels", b""],
+    ]
+    line = next(line.decode() for line in wire.command("ACL", "LIST") if b" u " in line)
+    assert line.endswith("(%R~b* &c -@all +@read -mget) (~d resetchannels -@all +set)")
+    again = User(name="u")
+    again.apply(line.split(" ")[2:])
+    assert again.full_line() == line
+    assert wire.command("ACL", "SETUSER", "u", "clearselectors") == "OK"
+    assert dict(zip(*[iter(wire.command("ACL", "GETUSER", "u"))] * 2, strict=True))[b"selectors"] == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        (["(+get", "~a"], "Unmatched parenthesis in acl selector starting at '(+get'"),
+        (["(on)"], "Error in ACL SETUSER modifier '(on)': Syntax error"),
+        (["(+nosuch)"], "Unknown command or category name in ACL"),
+    ],
+)
+def test_wrong_selectors_are_refused(wire: Any, rules: list[str], why: str) -> None:
+    assert why in refused(wire.command("ACL", "SETUSER", "u", *rules))

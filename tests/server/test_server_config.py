@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
 import subprocess
 import sys
 
 import pytest
 from pionkv.server.config import SETTINGS, ConfigError, Settings, load, parse_size
+from pionkv.server.rewriting import rewrite
 
 
 def test_defaults() -> None:
@@ -102,3 +105,53 @@ def test_version() -> None:
     command = [sys.executable, "-c", "from pionkv.server.cli import main; main()", "--version"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert found.stdout == f"pionkv {version('pionkv')}\n"
+
+
+FILE = """# What we serve
+max-bytes = "1gb"   # as much as the disk has
+host = "127.0.0.1"
+
+slowlog_max_len = 5
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_config_set_has_changed_is_written_into_the_file(
+    tmp_path, start_server, wire_class, workers
+) -> None:
+    file = tmp_path / "pionkv.toml"
+    file.write_text(FILE)
+    file.chmod(0o640)
+    server = start_server("--config", str(file), "--workers", workers, "--max-clients", "77")
+    wire = wire_class(socket.create_connection(("127.0.0.1", server.port)))
+    assert wire.command("CONFIG", "REWRITE") == "OK"
+    assert file.read_text() == FILE + "max_clients = 77\n", "as Redis does, flags that were given as well"
+    changes = ("maxmemory", "2gb", "slowlog-max-len", "9", "timeout", "0", "shutdown-timeout", "2.5")
+    assert wire.command("CONFIG", "SET", *changes, "requirepass", "secret") == "OK"
+    assert wire.command("CONFIG", "REWRITE") == "OK"
+    assert file.read_text() == FILE.replace('"1gb"', str(2 << 30)).replace("= 5", "= 9") + (
+        "max_clients = 77\nstop_seconds = 2.5\n"
+    )
+    assert file.stat().st_mode & 0o777 == 0o640 and os.listdir(tmp_path).count("pionkv.toml") == 1
+    assert "secret" not in file.read_text()
+    server.restart()
+    wire = wire_class(socket.create_connection(("127.0.0.1", server.port)))
+    assert wire.command("AUTH", "secret") == "OK", "it is kept with the users"
+    assert wire.command("CONFIG", "GET", "maxmemory", "slowlog-max-len") == [
+        b"maxmemory", str(2 << 30).encode(), b"slowlog-max-len", b"9",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ['max-bytes = """\\\n1gb"""\n', "x = {", "colour = 3"])
+def test_a_file_that_cannot_be_rewritten_stays_as_it_is(tmp_path, text) -> None:
+    file = tmp_path / "pionkv.toml"
+    file.write_text(text)
+    settings = dataclasses.replace(Settings(), max_bytes=5, file=file)
+    with pytest.raises(ConfigError):
+        rewrite(settings)
+    assert file.read_text() == text and os.listdir(tmp_path) == ["pionkv.toml"]
+
+
+def test_without_a_file_there_is_nothing_to_rewrite(server_process, wire_class) -> None:
+    wire = wire_class(socket.create_connection(("127.0.0.1", server_process.port)))
+    assert "running without a config file" in str(wire.command("CONFIG", "REWRITE"))

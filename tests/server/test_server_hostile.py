@@ -21,11 +21,13 @@ DIM, ROWS = 32, 8
 SECRET = b"what-only-team-two-may-read"
 HIDDEN = "team2:a-name-that-nobody-else-knows"
 VALUES = np.random.default_rng(2).standard_normal((ROWS, DIM), np.float32).astype(np.float16)
+TEAMS = ("team2:", "3:red,")
 ROOM = 16 << 20
 """Bytes that memory may grow by, whatever the number of requests."""
 USERS = {
     "narrow": ("~team1:*", "&team1:*", "+@all", "-@dangerous", "-@admin"),
     "reader": ("%R~team1:*", "resetchannels", "+@read", "+@kv", "+@connection", "-@dangerous"),
+    "tenant": ("tenant=blue", "max-bytes=1mb", "max-connections=9", "~*", "&*", "+@all", "-@dangerous"),
     "nothing": ("resetkeys", "resetchannels", "+@connection", "-@dangerous"),
 }
 
@@ -34,38 +36,50 @@ def seen(answer: bytes) -> bool:
     """Whether anything of team 2 is in an answer: a value, rows in any form, or the name."""
     rows = (row for row in VALUES)
     forms = (form for row in rows for form in (row.tobytes()[:16], row.astype(np.float32).tobytes()[:16]))
-    return SECRET in answer or HIDDEN.encode() in answer or any(form in answer for form in forms)
+    return SECRET in answer or b"a-name-that-nobody" in answer or any(form in answer for form in forms)
 
 
 def fill(owner: Any) -> None:
     for name, rules in USERS.items():
         assert owner.command("ACL", "SETUSER", name, "on", ">pw", *rules) == "OK"
-    for name in ("team2:x", HIDDEN, "team1:a"):
+    for name in ("team2:x", HIDDEN, "3:red,x", "3:red,a-name-that-nobody-else-knows", "team1:a"):
         owner.command("KV.PREFIX.REGISTER", name, DIM, "fp16")
-        rows = VALUES if name.startswith("team2") else np.zeros_like(VALUES)
+        rows = VALUES if name != "team1:a" else np.zeros_like(VALUES)
         for side in ("_pk", "_pv"):
             assert (
                 owner.command("V.STOREBATCH", name + side, 0, 0, ROWS, rows.tobytes(), "FMT", "F16") == "OK"
             )
-    for command in (
-        ("SSM.PREFIX.STORE", "team2:x", 0, SECRET),
-        ("SET", "team2:s", SECRET),
-        ("SET", HIDDEN + ":s", SECRET),
-        ("HSET", "team2:h", SECRET, SECRET),
-        ("ZADD", "team2:z", 1, SECRET),
-    ):
-        assert owner.command(*command) in ("OK", 1)
+    assert owner.command("SET", HIDDEN + ":s", SECRET) == "OK"
+    for team in TEAMS:
+        for command in (
+            ("SSM.PREFIX.STORE", team + "x", 0, SECRET),
+            ("SET", team + "s", SECRET),
+            ("HSET", team + "h", SECRET, SECRET),
+            ("ZADD", team + "z", 1, SECRET),
+        ):
+            assert owner.command(*command) in ("OK", 1)
 
 
 def holds(owner: Any) -> bool:
-    """Whether all of team 2's is there, as it was."""
-    rows = owner.command("V.FETCHALL", "team2:x_pk", "team2:x_pv", 0, ROWS, "FMT", "F16")
+    """Whether all of team 2's and of the tenant red's is there, as it was."""
+    return all(_holds(owner, team) for team in TEAMS)
+
+
+def _holds(owner: Any, team: str) -> bool:
+    rows = owner.command("V.FETCHALL", team + "x_pk", team + "x_pv", 0, ROWS, "FMT", "F16")
     return (
         all(bytes(row) == VALUES.tobytes() for row in rows)
-        and owner.command("GET", "team2:s") == owner.command("SSM.PREFIX.FETCH", "team2:x", 0) == SECRET
-        and owner.command("HGETALL", "team2:h") == [SECRET, SECRET]
-        and owner.command("ZRANGE", "team2:z", 0, -1) == [SECRET]
+        and owner.command("GET", team + "s") == owner.command("SSM.PREFIX.FETCH", team + "x", 0) == SECRET
+        and owner.command("HGETALL", team + "h") == [SECRET, SECRET]
+        and owner.command("ZRANGE", team + "z", 0, -1) == [SECRET]
     )
+
+
+def within_limits(owner: Any) -> bool:
+    """Whether the tenant blue has stored no more than it may, and nobody counts as connected."""
+    found = re.search(rb"tenant_blue:bytes=(\d+),max_bytes=(\d+)", lines := owner.command("INFO", "tenants"))
+    assert found is not None
+    return int(found[1]) <= int(found[2]) and b"user_tenant:connections=0," in lines
 
 
 def attack(port: int, requests: int, seed: int) -> None:
@@ -77,7 +91,7 @@ def attack(port: int, requests: int, seed: int) -> None:
             refused += answer.count(b"-NOAUTH" if user is None else b"-NOPERM")
             errors += answer.count(b"-ERR")
         # Most of it arrived, and was understood far enough to be refused.
-        assert refused > each // 20 and errors > 0, (user, each, refused, errors)
+        assert refused > each // 40 and errors > 0, (user, each, refused, errors)
 
 
 def wait_until_alone(owner: Any) -> None:
@@ -113,7 +127,7 @@ def test_a_server_of_its_own(start_server: Any, wire_class: Any, request: pytest
         pass  # a connection that was ended for an error lingers for two seconds, so that the error is read
     assert handles() == before
     assert server.anonymous_bytes() <= memory + ROOM
-    assert holds(owner)
+    assert holds(owner) and within_limits(owner)
     assert owner.command("ACL", "USERS") == sorted(name.encode() for name in ("default", *USERS))
     log = server.errors.read_text()
     assert "Traceback" not in log and "owner-pw" not in log and SECRET.decode() not in log

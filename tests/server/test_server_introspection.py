@@ -81,6 +81,7 @@ def test_info(either) -> None:
     assert list(found) == [
         "server", "clients", "memory", "persistence", "stats", "replication", "cpu", "keyspace", "pion",
         "workers",
+        "tenants",
     ]  # fmt: skip
     assert found["server"]["redis_mode"] == "standalone" and int(found["server"]["tcp_port"]) > 0
     assert found["clients"]["connected_clients"] == "1"
@@ -101,7 +102,7 @@ def as_bytes(text):
 
 def test_info_of_some_sections(wire) -> None:
     assert list(sections(wire.command("INFO", "clients", "CPU"))) == ["clients", "cpu"]
-    assert len(sections(wire.command("INFO", "everything"))) == 12
+    assert len(sections(wire.command("INFO", "everything"))) == 13
     assert sections(wire.command("INFO", "nosuch")) == {}
 
 

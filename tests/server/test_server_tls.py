@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -227,3 +228,51 @@ def test_settings_that_cannot_work_are_one_clear_line(
         command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
     )
     assert done.returncode == 1 and text in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_new_certificates_without_a_restart(
+    workers: str, start_server: Any, wire_class: Any, certificates: Any, tmp_path: Path
+) -> None:
+    """SIGHUP: new connections get the new one, those that are there go on, wrong files change nothing."""
+    pair = tmp_path / "server.pem", tmp_path / "server.key"
+
+    def put(files: tuple[Path, Path]) -> None:
+        for source, target in zip(files, pair, strict=True):
+            shutil.copy(source, target)
+
+    def shown(port: int) -> bytes:
+        with secured(port, context(certificates)) as connection:
+            return connection.getpeercert(binary_form=True) or b""
+
+    put(certificates.server)
+    server = start_server(
+        *("--workers", workers, "--tls-port", "0", "--tls-auth-clients", "no", "--http-port", "0"),
+        *("--tls-cert-file", str(pair[0]), "--tls-key-file", str(pair[1])),
+    )
+    admin = wire_class(socket.create_connection(("127.0.0.1", server.port)))
+    http_port = (
+        int(re.search(rb"http_port:(\d+)", admin.command("INFO", "server"))[1]) if workers == "1" else 0
+    )
+    before = shown(server.tls_port)
+    there = wire_class(secured(server.tls_port, context(certificates)))
+    assert there.command("SET", "k", "v") == "OK"
+    pair[1].write_text("no key")
+    os.kill(server.pid, signal.SIGHUP)
+    while "not a certificate and its private key" not in server.errors.read_text():
+        pass
+    assert shown(server.tls_port) == before
+    put(certificates.client)
+    os.kill(server.pid, signal.SIGHUP)
+    found = before
+    while found == before:
+        try:
+            found = shown(server.tls_port)
+        except (ConnectionError, ssl.SSLError):
+            continue  # of several workers one after the other is replaced
+    assert found == ssl.PEM_cert_to_DER_cert(certificates.client[0].read_text())
+    if workers == "1":
+        assert there.command("GET", "k") == b"v"
+        while shown(http_port) != found:
+            pass
+    assert server.stop() == 0
