@@ -44,6 +44,9 @@ def feed(parser: RequestParser | ReplyParser, data: memoryview) -> int:
         buffer[:count] = data[at : at + count]
         at += count
         parser.received(count)
+        if isinstance(parser, RequestParser):
+            while commands := parser.take_batch():
+                whole += len(commands)
         while (event := parser.next_event()) is not NEED_DATA:
             if isinstance(event, BulkStart | ReplyBulkStart):
                 parser.direct(TARGET)
