@@ -87,16 +87,21 @@ class ModelStore:
 
     Args:
         provider: mlx-lm's `ModelProvider`.
-        options: Those of `PionPromptCache`, the address as `url`.
+        endpoint: Where the store is.
+        options: Other options of `PionPromptCache`.
         clock: Source of the time, in seconds.
     """
 
     def __init__(
-        self, provider: Any, options: dict[str, Any], clock: Callable[[], float] = time.monotonic
+        self,
+        provider: Any,
+        endpoint: Endpoint,
+        options: dict[str, Any],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._provider = provider
         self._options = options
-        self._where = Endpoint.from_url(options["url"])
+        self._endpoint = endpoint
         self._clock = clock
         self._key: object = None
         self._store: PionPromptCache | None = None
@@ -160,7 +165,8 @@ class ModelStore:
             _log.warning("prompts are not stored: with a draft model the caches are those of two models")
             return None
         try:
-            store = PionPromptCache(provider.model, tokenizer=provider.tokenizer, **self._options)
+            options = {**vars(self._endpoint), **self._options}
+            store = PionPromptCache(provider.model, tokenizer=provider.tokenizer, **options)
         except ValueError as error:
             _log.warning("prompts are not stored: %s", error)
             return None
@@ -184,9 +190,9 @@ class ModelStore:
         failures = sum(int(stats[name] or 0) for name in FAILURES)
         failed, self._failures = failures > self._failures, failures
         if failed and self._in_use:
-            _log.warning("the store at %s is not used: %s", self._where, stats["last_miss"])
+            _log.warning("the store at %s is not used: %s", self._endpoint, stats["last_miss"])
         if not failed and not self._in_use:
-            _log.info("the store at %s is used again", self._where)
+            _log.info("the store at %s is used again", self._endpoint)
         self._in_use = not failed
 
 
@@ -244,12 +250,13 @@ def _leaving_one(
     return None, tokens
 
 
-def serve(arguments: Sequence[str], options: dict[str, Any]) -> None:
+def serve(arguments: Sequence[str], endpoint: Endpoint, options: dict[str, Any]) -> None:
     """Run mlx-lm's server until SIGTERM or Ctrl-C.
 
     Args:
         arguments: Its command line.
-        options: Those of `PionPromptCache`: the address as `url`, the format, deadlines.
+        endpoint: Where the store is.
+        options: Other options of `PionPromptCache`: the format, deadlines.
 
     Raises:
         SeamMoved: This version of mlx-lm is another than this knows.
@@ -266,7 +273,7 @@ def serve(arguments: Sequence[str], options: dict[str, Any]) -> None:
         def prompt_cache(max_size: int = 10) -> LRUPromptCache:
             if not _storable(model_provider.cli_args):
                 return LRUPromptCache(max_size)
-            stores.append(ModelStore(model_provider, _with_bits(options, model_provider)))
+            stores.append(ModelStore(model_provider, endpoint, _with_bits(options, model_provider)))
             return StoredPromptCache(max_size, stores[-1])
 
         server.LRUPromptCache, server.ResponseGenerator = prompt_cache, Generator

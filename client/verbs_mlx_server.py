@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
+from pionkv.kernels.formats import format_by_name
 
 from .command_line import end
 from .endpoint import DEFAULT_PORT, Endpoint
@@ -19,6 +21,9 @@ def mlx_server(
         str,
         typer.Option(envvar="PIONKV_URL", help="Where prompts are stored: redis://, rediss:// or unix://."),
     ] = f"redis://127.0.0.1:{DEFAULT_PORT}",
+    store_password: Annotated[
+        str | None, typer.Option(envvar="PIONKV_PASSWORD", help="Its password, if the address has none.")
+    ] = None,
     store_format: Annotated[
         str, typer.Option(help="Format of the stored rows; auto restores the same bits.")
     ] = AUTO,
@@ -34,9 +39,13 @@ def mlx_server(
     from pionkv.kernels.blas import preload_blas
 
     try:
-        Endpoint.from_url(store)
+        if store_format.lower() != AUTO:
+            format_by_name(store_format)
+        endpoint = Endpoint.from_url(store)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--store") from error
+        raise typer.BadParameter(str(error)) from error
+    if endpoint.password is None:
+        endpoint = replace(endpoint, password=store_password)
     # Before mlx is imported: it has to find the BLAS that was loaded first.
     preload_blas()
     try:
@@ -46,7 +55,7 @@ def mlx_server(
     except (AttributeError, ImportError) as error:
         end(f"this version of mlx-lm has another server than this knows: {error}")
     try:
-        serve(context.args, {"url": store, "vquant": store_format, "deadline": store_deadline})
+        serve(context.args, endpoint, {"vquant": store_format, "deadline": store_deadline})
     except SeamMoved as error:
         end(str(error))
 

@@ -16,6 +16,7 @@ from mlx_lm import load, server
 from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 from model_folder import save
 from pionkv.client import PionPromptCache, PromptStore, mlx_server
+from pionkv.client.endpoint import Endpoint
 from pionkv.client.mlx_server import LEAST_GAIN, ModelStore, SeamMoved, StoredPromptCache, check_seam
 from small_models import MODELS, build
 from typer.testing import CliRunner
@@ -92,6 +93,21 @@ def test_two_servers_share_one_store(serve: Serve, server_process: Any) -> None:
     assert alone and cached(usage) > 0
 
 
+def test_a_store_with_a_password(
+    serve: Serve, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = start_server("--password", "secret")
+    monkeypatch.setenv("PIONKV_PASSWORD", "secret")
+    first = serve(store.port)
+    first.chat(QUESTIONS[0], **TOKENS)
+    first.close()
+    assert cached(serve(store.port).chat(QUESTIONS[0], **TOKENS)[1]) > 0
+    monkeypatch.delenv("PIONKV_PASSWORD")
+    refused = serve(store.port)
+    refused.chat(QUESTIONS[0], **TOKENS)
+    assert any("is not used" in line for line in refused.log)
+
+
 def test_packed_rows(serve: Serve, server_process: Any) -> None:
     flags = ("--kv-bits", "8", "--kv-group-size", "64", "--quantized-kv-start", "0")
     first = serve(server_process.port, "llama", *flags)
@@ -121,7 +137,7 @@ def test_a_store_that_is_not_there(serve: Serve, start_server: Callable[..., Any
 def test_a_prompt_that_is_held_whole_leaves_a_token(store_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(MODELS["llama"])
     provider = SimpleNamespace(model=model, tokenizer=None, model_key="m", draft_model=None)
-    cache = StoredPromptCache(10, store := ModelStore(provider, {"url": f"redis://127.0.0.1:{store_port}"}))
+    cache = StoredPromptCache(10, store := ModelStore(provider, Endpoint(port=store_port), {}))
     prompt = list(range(40))
     filled = make_prompt_cache(model)
     model(mx.array(prompt)[None], cache=filled)
@@ -165,6 +181,8 @@ def test_what_the_command_line_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
     wrong = run("--store", "http://x", "--model", "m")
     assert wrong.exit_code == 2 and "an address is redis://host:port" in wrong.output
+    unknown = run("--store-format", "fp99", "--model", "m")
+    assert unknown.exit_code == 2 and "fp99" in unknown.output
     shown = run("--", "--help")
     assert shown.exit_code == 0 and "--prompt-cache-size" in shown.output
     assert run("--model", "m", "--no-such-option").exit_code == 2
