@@ -36,7 +36,7 @@ from .units import (
 )
 
 _BATCH = 256
-RECORDS_KEPT = 1024
+RECORDS_KEPT = 8192
 """Decoded records that lookups remember, by their stored form."""
 
 

@@ -207,8 +207,8 @@ class NamespaceRecord:
     @classmethod
     def decode(cls, raw: Raw) -> Self:
         """The record of a stored form."""
-        packed = unseal(raw)
-        return cls(packed[_NAMESPACE.size :], *_NAMESPACE.unpack_from(packed))
+        unseal(raw)
+        return cls(raw[_NAMESPACE.size : -SEAL_BYTES], *_NAMESPACE.unpack_from(raw))
 
 
 _NAMESPACE = struct.Struct("<QddQqIIQQQdIdI")
