@@ -158,10 +158,11 @@ def _check_stored(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape,
     if hit != "HIT":
         raise Absent("not stored")
     for side, text, asked in zip("KV", texts, (shape.plan.keys, shape.plan.values), strict=True):
+        if not asked:
+            continue
         if isinstance(text, ServerRefused):
             raise NotStored("dropped a moment ago")
-        if asked:
-            _check_side(side, requests.SessionInfo.parse(text), asked, len(ids))
+        _check_side(side, requests.SessionInfo.parse(text), asked, len(ids))
 
 
 def _check_side(side: str, info: requests.SessionInfo, asked: Sequence[LayerSpec], tokens: int) -> None:

@@ -129,8 +129,6 @@ def publish_tokens(
         ServerRefused: There is no room, a value cannot be stored, or somebody published it meanwhile.
         StoreError: The server answered nonsense, or is not available.
     """
-    if not shape.specs:
-        return publish(lane, deadline, namespace, shape, source, ids, prefill_ms, model)
     lane.send(("KV.PREFIX.LOOKUP", namespace), deadline)
     if lane.receive(deadline) == "HIT":
         stored = _store_states(lane, deadline, namespace, shape, source)

@@ -78,6 +78,7 @@ _MAPPING: dict[type[Exception], Callable[[str, Any], Described]] = {
         f"{command}: the transaction has a state {e.number} already",
     ),
     storage.BeyondTokens: lambda command, e: ("ERR", f"{command}: {e.rows} rows for {e.tokens} tokens"),
+    storage.NothingPrepared: lambda command, e: ("ERR", f"{command}: {e}"),
     storage.Incomplete: lambda command, e: (
         "ERR",
         f"{command}: layer {e.layer} of the {e.side} side has {e.rows} of {e.wanted} rows",

@@ -225,6 +225,14 @@ class Incomplete(StorageError):
         self.wanted = wanted
 
 
+class NothingPrepared(Incomplete):
+    """A transaction of a prefix without rows has no states either."""
+
+    def __init__(self) -> None:
+        super().__init__("K", 0, 0, 1)
+        self.args = ("it has neither rows nor states",)
+
+
 class BadOrder(StorageError):
     """Sessions cannot be put into this order."""
 

@@ -23,6 +23,7 @@ from .errors import (
     Gap,
     Incomplete,
     LayerLimit,
+    NothingPrepared,
     Overlap,
     PageCorrupt,
     PageGone,
@@ -285,7 +286,9 @@ class Transaction:
 
     def _complete_tokens(self) -> int:
         rows = {place: self._rows(place) for place in self._places()}
-        if not rows and self._states:
+        if not rows:
+            if not self._states:
+                raise NothingPrepared
             return 0
         # A transaction without rows of its own is one only if it takes over those of a parent.
         fewest = max(1, self.base.tokens + (self.plan.parent is None))

@@ -56,8 +56,8 @@ def _option(client: Client, cursor: Cursor, options: Options) -> None:
         schemas = same_for_all(BEGIN, client, cursor)
         options.schemas = options.schemas or schemas
     elif cursor.left >= 2 and cursor.take_keyword("LAYERS"):
-        message = f"{BEGIN}: LAYERS must be 1-{limits.layers}"
-        options.layers = integer_within(cursor.take(), 1, limits.layers, message)
+        message = f"{BEGIN}: LAYERS must be 0-{limits.layers}"
+        options.layers = integer_within(cursor.take(), 0, limits.layers, message)
     elif cursor.left >= 2 and cursor.take_keyword("SCHEMA"):
         options.schemas = two_sides(BEGIN, client, cursor)
     elif cursor.left >= 3 and cursor.take_keyword("FROM"):
@@ -98,11 +98,12 @@ def _plan(namespace: bytes, options: Options) -> PrefixPlan:
     if len(counts) > 1:
         shown = ", ".join(str(count) for count in sorted(count for count in counts if count is not None))
         raise CommandError("ERR", f"{BEGIN}: both sides need the same number of layers ({shown})")
-    ids = options.ids
+    ids, layers = options.ids, counts.pop() or 0
     return PrefixPlan(
         namespace=namespace,
         schemas=options.schemas,
-        layers=counts.pop() or 0,
+        layers=layers,
+        only=None if layers else (),
         parent=options.parent,
         tokens=None if ids is None else len(ids) // TOKEN_BYTES,
         # The table that KV.PREFIX.BLOCKS answers: blocks of one token, whose hash is the token's id.

@@ -43,6 +43,22 @@ def test_nothing_is_seen_before_and_everything_after_publishing(wire, server) ->
     assert digest == xxhash.xxh3_64_hexdigest(each).encode()
 
 
+def test_states_alone_become_visible_together(wire, server) -> None:
+    """A prefix of a model that has no rows: nothing before it is published, all of it afterwards."""
+    other, ids = server.connect(), np.arange(5, dtype="<u4").tobytes()
+    match = ("KV.PREFIX.MATCH", ids, "MODEL", "m", "WHOLE")
+    txn = wire.command("KV.PREFIX.BEGIN", "n", "KV", 1, "fp16", "LAYERS", 0, "TOKENS", ids, "MODEL", "m")
+    refused = wire.command("KV.PREFIX.PUBLISH", txn)
+    assert refused.message == "KV.PREFIX.PUBLISH: it has neither rows nor states"
+    for layer in (0, 3):
+        assert wire.command("SSM.PREFIX.STORE", "n", layer, f"state {layer}", "TXN", txn) == "OK"
+        assert (lookup(other), other.command(*match)) == ("MISS", None)
+        assert other.command("SSM.PREFIX.FETCH", "n", layer) is None
+    wire.command("KV.PREFIX.PUBLISH", txn)
+    assert lookup(other) == "HIT" and other.command(*match)[:2] == [b"n", 5]
+    assert [other.command("SSM.PREFIX.FETCH", "n", layer) for layer in (0, 3)] == [b"state 0", b"state 3"]
+
+
 def test_the_digest_does_not_depend_on_how_the_rows_came(wire) -> None:
     """R56: one blob, token by token, or any cut between makes the same rows and the same digest."""
     cuts = {"one": [0, 40], "each": list(range(41)), "some": [0, 1, 9, 30, 40]}
