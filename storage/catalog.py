@@ -392,6 +392,12 @@ class Catalog:
             lock.abort()
         return pin, metas
 
+    def hold(self) -> Any:
+        """A read transaction at what is committed now."""
+        if self._env is None:
+            raise StoreClosed
+        return self._env.begin()
+
     def check_readers(self) -> None:
         """Free the reader slots of processes that died."""
         self._env.reader_check()

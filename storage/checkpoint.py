@@ -78,6 +78,8 @@ class Checkpointer:
         self._catalog = catalog
         self._lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._pin: Any = None
+        self._fresh: Any = None
+        """What is to be the pin once a checkpoint has it."""
         self._pinned = 0
         self._round: _Round | None = None
         self._thread: threading.Thread | None = None
@@ -113,7 +115,7 @@ class Checkpointer:
             if not self._thread.is_alive():
                 self._end_thread()
             return
-        self._drop_overtaken_pin()
+        self._renew_overtaken_pin()
         if self._is_due() and self._try_begin(fcntl.LOCK_EX | fcntl.LOCK_NB):
             self._start_thread()
 
@@ -287,19 +289,30 @@ class Checkpointer:
             self._round = None
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _drop_overtaken_pin(self) -> None:
-        """Another process has made a later checkpoint: ours holds pages for nothing."""
-        if self._pin is not None:
-            with self._catalog.snapshot() as reader:
-                overtaken = _status(reader)[0] > self._pinned
-            if overtaken:
-                self.unpin()
+    def _renew_overtaken_pin(self) -> None:
+        """Another process has made a later checkpoint: hold that as well, since that process may be killed.
+
+        A pin of what was committed before a checkpoint holds what that names, too. So a fresh one is taken,
+        and the one before goes as soon as a checkpoint has what the fresh one has.
+        """
+        if self._pin is None:
+            return
+        with self._catalog.snapshot() as reader:
+            last = _status(reader)[0]
+        if last <= self._pinned:
+            return
+        if self._fresh is None:
+            self._fresh = self._catalog.hold()
+        elif last >= int(self._fresh.id()):
+            self._pin.abort()
+            self._pin, self._pinned, self._fresh = self._fresh, int(self._fresh.id()), None
 
     def unpin(self) -> None:
         """Let the pin go; the last checkpoint then holds only until the next write."""
-        if self._pin is not None:
-            self._pin.abort()
-            self._pin = None
+        for pin in (self._pin, self._fresh):
+            if pin is not None:
+                pin.abort()
+        self._pin = self._fresh = None
 
 
 def _aligned(slot: bytes) -> bytes:

@@ -305,3 +305,20 @@ def test_what_others_left_is_synced_before_anything_is_changed(open_store, monke
         monkeypatch.setattr(kind, name, note)
     open_store()
     assert order[0] == "_write" and "write" in order
+
+
+def test_every_process_holds_on_to_the_last_checkpoint(open_store, open_peer):
+    """Whoever made it may be killed, and its hold go with it."""
+    driver = open_store()
+    there = open_peer()
+    checkpoints = driver.store._engine.checkpoints
+    held = set()
+    for number in range(1, 9):
+        there.call("put", b"s", 0, number - 1, b"\1" * ROW)
+        there.call("sync")
+        checkpoints._renew_overtaken_pin()
+        with driver.store._engine.catalog.snapshot() as reader:
+            last = checkpoint_module.last_checkpoint(reader)
+        assert checkpoints._pin is not None and checkpoints._pin.id() == checkpoints._pinned <= last
+        held.add(checkpoints._pinned)
+    assert len(held) > 2, "what was held before is let go"
