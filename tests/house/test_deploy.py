@@ -5,6 +5,8 @@ from __future__ import annotations
 import configparser
 import plistlib
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,15 @@ def test_commands_have_the_flags_they_use() -> None:
         flags = {word for word in words if word.startswith("--")}
         assert flags <= {"--config", *(f"--{name.replace('_', '-')}" for name in SETTINGS)}
     assert int(unit["Service"]["TimeoutStopSec"]) > Settings().stop_seconds
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd checks its own units")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """But for the program, which is not installed here."""
+    text = (DEPLOY / "systemd/pionkv.service").read_text(encoding="utf-8")
+    unit = tmp_path / "pionkv.service"
+    unit.write_text(text.replace("/opt/pionkv/bin/pionkv", "/bin/echo"), encoding="utf-8")
+    found = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, timeout=60
+    )
+    assert (found.returncode, found.stderr) == (0, "")

@@ -87,6 +87,9 @@ def test_metadata(built: Path) -> None:
     needs = metadata.get_all("Requires-Dist")
     assert 'mlx[cpu]>=0.30; sys_platform == "linux" and extra == "mlx"' in needs
     assert 'mlx>=0.30; sys_platform == "darwin" and extra == "mlx"' in needs
+    assert 'mlx[cpu]>=0.30; sys_platform == "linux" and extra == "cpu"' in needs
+    assert 'mlx>=0.30; sys_platform == "darwin" and extra == "metal"' in needs
+    assert not any(need.startswith("mlx") for need in needs if "extra ==" not in need)
     assert "Typing :: Typed" in metadata.get_all("Classifier")
 
 
