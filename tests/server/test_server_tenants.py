@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pionkv.protocol.errors import CommandError
+from pionkv.protocol.request import encode_command
 from pionkv.storage.accounts import tag_of, tenant_of
 from pionkv.storage.catalog import Reader
 
@@ -307,3 +308,14 @@ def test_the_tenant_is_kept_with_the_users(start_server: Any, wire_class: Any) -
 def test_wrong_rules_say_what_is_wrong(wire: Any, rule: str, why: str) -> None:
     assert why in str(wire.command("ACL", "SETUSER", "u", "on", rule))
     assert wire.command("ACL", "GETUSER", "u") is None
+
+
+def test_commands_that_arrive_together_are_the_tenants_own(red: Any, blue: Any) -> None:
+    """Pipelines take another way into the server than single commands."""
+    lines = ("SET x 2", "GET x", "KV.PREFIX.LOOKUP x", "PING", "EXISTS x x:h", "HGET x:h f")
+    frames = [b"".join(map(bytes, encode_command(line.split()))) for line in lines]
+    for _ in range(3):
+        blue.send(b"".join(frames))
+        assert [blue.reply() for _ in frames] == ["OK", b"2", "MISS", "PONG", 1, None]
+        red.send(b"".join(frames[1:]))
+        assert [red.reply() for _ in frames[1:]] == [b"1", "HIT", "PONG", 2, b"1"]
