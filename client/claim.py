@@ -118,12 +118,12 @@ class Turn:
             answers = _ask_all(lane, deadline, names, LEASE)
             shared = next((at for at, answer in enumerate(answers) if answer != HELD), len(answers))
             taken = [name for name, answer in zip(names, answers, strict=True) if answer == CLAIMED]
-            if shared and self._is_worth(shared):
+            self.hit = answers[-1] == HIT
+            waits = not self.hit and bool(shared) and self._is_worth(shared)
+            if waits or self.hit:
                 _ask_all(lane, deadline, taken, 0)
-                return self._names[shared - 1]
-        self._ours = taken
-        self.hit = answers[-1] == HIT
-        return None
+        self._ours = [] if waits or self.hit else taken
+        return self._names[shared - 1] if waits else None
 
     def _is_worth(self, shared: int) -> bool:
         return 2 * self._names[shared - 1][1] >= self._names[-1][1]
