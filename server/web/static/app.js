@@ -51,10 +51,10 @@ function showTiles(now) {
   const rate = lookups ? (100 * now.hits / lookups).toFixed(1) + " %" : "–";
   const reasons = Object.entries(now.miss_reasons).sort((a, b) => b[1] - a[1]).map(([why, n]) => `${count(n)} ${why}`);
   at("tiles").replaceChildren(
-    tile("Hit rate", rate, `${count(now.hits)} of ${count(lookups)} lookups`),
-    tile("Prefill saved", duration(now.seconds_saved), `${count(now.tokens_served)} tokens in ${count(now.restores)} restores`),
+    tile("Hit rate", rate, `${count(now.hits)} of ${many(lookups, "lookup")}`),
+    tile("Prefill saved", duration(now.seconds_saved), `${many(now.tokens_served, "token")} in ${many(now.restores, "restore")}`),
     tile("Stored", bytes(now.stored), now.budget ? `of ${bytes(now.budget)}` : "no limit", now.budget ? now.stored / now.budget : undefined),
-    tile("Prefixes", count(now.namespaces), `${count(now.sessions)} sessions, ${count(now.pages)} pages`),
+    tile("Prefixes", count(now.namespaces), `${many(now.sessions, "session")}, ${many(now.pages, "page")}`),
     tile("Misses", count(now.misses), reasons.join(", ") || "none"),
     tile("Removed", count(now.evictions), `to make room; ${count(now.quarantined)} quarantined`),
   );
