@@ -226,7 +226,7 @@ def test_a_mistake_of_ours_is_counted_and_means_prefill(
         raise ZeroDivisionError("no")
 
     with monkeypatch.context() as patched:
-        patched.setattr("pionkv.client.prefix.landing", broken)
+        patched.setattr("pionkv.client.prefix.landings", broken)
         assert said(model, cache.get_or_prefill(IDS, namespace)) == expected
     assert (cache.stats()["errors"], cache.stats()["last_miss"]) == (1, "ZeroDivisionError: no")
     assert said(model, cache.get_or_prefill(IDS, namespace)) == expected

@@ -148,7 +148,7 @@ def test_keys_and_values_of_other_shapes(tiny: Tiny, store_port: int, namespace:
 def test_long_runs_are_cut_to_what_a_bulk_string_holds(
     tiny: Tiny, store_port: int, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pionkv.client.prefix.BULK_BYTES", 40 * 256)
+    monkeypatch.setattr("pionkv.client.shape.BULK_BYTES", 40 * 256)
     model = tiny()
     for vquant in ("auto", "mlx4g32"):
         first, second = pair(model, store_port, vquant=vquant)
@@ -158,7 +158,7 @@ def test_long_runs_are_cut_to_what_a_bulk_string_holds(
         monkeypatch.undo()
         whole = second.get_or_prefill(IDS, namespace + vquant)
         assert all(map(same_bits, used(cut), used(whole)))
-        monkeypatch.setattr("pionkv.client.prefix.BULK_BYTES", 40 * 256)
+        monkeypatch.setattr("pionkv.client.shape.BULK_BYTES", 40 * 256)
 
 
 def test_a_shorter_prefix_of_a_stored_one_is_restored_and_a_longer_one_is_not(
