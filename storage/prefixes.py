@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from . import manifests, namespaces, receipts, transactions
+from . import listing, manifests, namespaces, receipts, transactions
+from .accounts import EVERYTHING, Listing
 from .bases import PrefixPlan
 from .engine import Engine
+from .gone import Gone
 from .ledger import Count
 from .manifests import Admission
 from .receipts import Receipt
@@ -140,3 +143,17 @@ class PrefixCalls:
     def miss_reason(self, namespace: bytes) -> str:
         """Why `lookup` answers None: absent, expired, incomplete, quarantined and why; empty for a hit."""
         return namespaces.miss_reason(self._engine, namespace)
+
+    def scan_namespaces(
+        self, after: bytes | None, count: int, wanted: Listing = EVERYTHING
+    ) -> tuple[list[bytes], bool]:
+        """The first `count` names of a listing after one, in order; and whether there may be more."""
+        return listing.scan_namespaces(self._engine, after, count, wanted)
+
+    def page_files(self, namespace: bytes) -> list[Path]:
+        """The files that hold its rows and states now. Raises `UnknownNamespace`."""
+        return listing.page_files(self._engine, namespace)
+
+    def gone(self, namespace: bytes) -> Gone | None:
+        """Why a namespace is no more, and since when, if that is known still."""
+        return listing.find_gone(self._engine, namespace)

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from . import accounts, claims, listing, namespaces, prompts, read, snapshots, states, write
+from . import accounts, claims, namespaces, prompts, read, snapshots, states, write
 from .accounts import EVERYTHING, Account, Listing
 from .catalog import Reader as View
 from .compact import compact
@@ -21,7 +21,6 @@ from .engine import Engine
 from .errors import NoSpace
 from .files import boot_id
 from .filling import commit
-from .gone import Gone
 from .keyspace.space import Keyspace
 from .names import unit_of, unit_of_namespace
 from .namespaces import SessionView
@@ -258,20 +257,6 @@ class Store(PrefixCalls, TierCalls):
     def namespaces(self, tag: bytes = b"") -> Iterator[NamespaceRecord]:
         """Namespaces whose names begin so, in order. Changes made meanwhile may or may not be seen."""
         return namespaces.iter_namespaces(self._engine, tag)
-
-    def scan_namespaces(
-        self, after: bytes | None, count: int, wanted: Listing = EVERYTHING
-    ) -> tuple[list[bytes], bool]:
-        """The first `count` names of a listing after one, in order; and whether there may be more."""
-        return listing.scan_namespaces(self._engine, after, count, wanted)
-
-    def page_files(self, namespace: bytes) -> list[Path]:
-        """The files that hold its rows and states now. Raises `UnknownNamespace`."""
-        return listing.page_files(self._engine, namespace)
-
-    def gone(self, namespace: bytes) -> Gone | None:
-        """Why a namespace is no more, and since when, if that is known still."""
-        return listing.find_gone(self._engine, namespace)
 
     def begin_write(
         self, sid: bytes, layer: int, start: int, count: int, *, last: bool = False, follows: bool = False
