@@ -238,6 +238,24 @@ def test_a_user_brings_only_what_its_patterns_allow(pair) -> None:
     assert other.explain("team-b:n")["where"] == "in the tier"
 
 
+def test_tenants_do_not_meet_in_the_tier(pair) -> None:
+    """The same name and tokens: each finds its own, wherever it is stored."""
+    one, other = pair
+    ids = np.arange(9, 209, dtype="<u4")
+    for server in pair:
+        for tenant in ("red", "blue"):
+            server.command("ACL", "SETUSER", tenant, "reset", "on", ">pw", f"tenant={tenant}", "~*", "+@all")
+    published(one, "3:red,n", 1, 200, "TOKENS", ids.tobytes())
+    red, blue = other.connect(), other.connect()
+    red.execute_command("AUTH", "red", "pw")
+    blue.execute_command("AUTH", "blue", "pw")
+    assert blue.execute_command("KV.PREFIX.MATCH", ids.tobytes()) is None
+    assert other.command("KV.PREFIX.MATCH", ids.tobytes()) is None
+    assert blue.execute_command("KV.PREFIX.LOOKUP", "n") in (b"MISS", "MISS")
+    assert red.execute_command("KV.PREFIX.MATCH", ids.tobytes())[:2] == [b"n", 200]
+    assert red.execute_command("KV.PREFIX.LOOKUP", "n") in (b"HIT", "HIT")
+
+
 def test_workers_of_one_server_fetch_a_prefix_once(peer, cluster) -> None:
     one, other = peer(cluster.url), peer(cluster.url, "--workers", "2")
     published(one, "n", 1, 3000)
