@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import redis
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from .endpoint import DEFAULT_PORT, Endpoint
@@ -132,8 +132,8 @@ class Shown:
             return
         table = Table(title=title, title_justify="left")
         for column in columns:
-            numbers = any(_is_number(row.get(column)) for row in rows)
-            table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+            side: JustifyMethod = "right" if any(_is_number(row.get(column)) for row in rows) else "left"
+            table.add_column(column.replace("_", " "), justify=side, overflow="fold")
         for row in rows:
             table.add_row(*(_counted(row.get(column)) for column in columns))
         self.console.print(table)

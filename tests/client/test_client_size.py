@@ -68,7 +68,7 @@ def test_sides_of_two_formats_and_a_table() -> None:
     assert found["all v"]["bytes"] < found["all k"]["bytes"] == 2 * 10 * 512
     assert found["total"]["bytes"] == found["all k"]["bytes"] + found["all v"]["bytes"]
     shape = ("--layers", 1, "--kv-heads", 1, "--head-dim", 64, "--tokens", 1)
-    assert "full_precision" in run(*shape).stdout
+    assert "full precision" in run(*shape).stdout
 
 
 def test_what_cannot_be_is_said() -> None:

@@ -20,7 +20,7 @@ def lines() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for page in sorted(PAGES.glob("*.md")):
         inside = False
         for text in page.read_text(encoding="utf-8").splitlines():
-            if text.startswith("| format |"):
+            if text.startswith("| format |") and "D = " in text:
                 assert tuple(map(int, re.findall(r"D = (\d+)", text))) == DIMS
                 inside = True
             elif not text.startswith("|"):
