@@ -1,5 +1,6 @@
 """Pages that are made from the code say what the code says."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -35,3 +36,10 @@ def test_the_readme_has_the_formats_and_figures_of_the_code_and_the_results() ->
 
 def test_the_benchmark_page_shows_the_results() -> None:
     assert PAGE.read_text(encoding="utf-8") == results_page(), "run: make docs"
+
+
+def test_the_site_has_every_page_once() -> None:
+    config = (DOCS / "website" / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r"[ :]([\w/-]+\.md)$", config, re.MULTILINE)
+    assert sorted(named) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    assert not re.search(r"^(<{7}|={7}|>{7})", config, re.MULTILINE)
