@@ -32,7 +32,7 @@ _INT_BITS = {Element.BF16: torch.int16}
 
 
 def run(model: Any, ids: list[int], cache: DynamicCache) -> None:
-    """Put tokens through the model; their rows are added to the cache."""
+    """Put tokens through the model; their rows are in the cache, and computed, when this returns."""
     known = inspect.signature(model.forward).parameters
     named: dict[str, Any] = {"cache" if "cache" in known else "past_key_values": cache, "use_cache": True}
     if "logits_to_keep" in known:
@@ -40,6 +40,8 @@ def run(model: Any, ids: list[int], cache: DynamicCache) -> None:
     with torch.no_grad():
         for start in range(0, len(ids), CHUNK):
             model(input_ids=torch.tensor([ids[start : start + CHUNK]], device=model.device), **named)
+    # A GPU computes beside this thread; who reads what came last waits for it.
+    cache.layers[-1].keys[0, 0, -1, 0].item()
 
 
 def read_layout(model: Any) -> tuple[ModelLayout, list[torch.device]]:

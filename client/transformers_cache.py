@@ -16,9 +16,10 @@ from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import NotStored, UnsupportedModel
 from .lane import Lane
 from .link import Link
+from .pace import Pace
 from .publisher import Publisher
 from .requests import Found
-from .reuse import find, why_not
+from .reuse import Declined, find, why_not
 from .shape import Shape
 from .stats import Stats, attempt, reason
 
@@ -51,6 +52,7 @@ class TransformersCache:
         full_fingerprint: bool = False,
         publish_after: int = 16,
         background: bool = True,
+        always_fetch: bool = False,
         waiting_bytes: int = 1 << 30,
         deadline: float = 10.0,
         silence: float = 2.0,
@@ -67,6 +69,7 @@ class TransformersCache:
             full_fingerprint: Read every byte of the weights for the fingerprint, instead of samples.
             publish_after: A prefix is published when at least so many of its tokens are new.
             background: Publish beside the generation, from a copy; False publishes before a call returns.
+            always_fetch: Restore what is stored even where prefilling it has been measured to be faster.
             waiting_bytes: Bytes that what waits to be published may take.
             deadline: Seconds that a restore, or a publication, may take in all.
             silence: Seconds without a byte moving after which the server counts as hung.
@@ -87,6 +90,8 @@ class TransformersCache:
         self._model = model
         self._clock = clock
         self._stats = Stats()
+        self._pace = Pace()
+        self._always_fetch = always_fetch
         endpoint, breaker = Endpoint.from_url(url), Breaker(clock=clock)
 
         def link() -> Link:
@@ -131,25 +136,34 @@ class TransformersCache:
             return None, 0
         from .head_rows import fetch
 
-        def work(lane: Lane, deadline: Deadline) -> tuple[int, list[Any]]:
+        def work(lane: Lane, deadline: Deadline) -> tuple[DynamicCache, int]:
             found = find(lane, deadline, model, ids, whole=False)
             if found is None:
                 raise NotStored(why_not(lane, deadline, model, ids))
             if found.tokens <= beyond:
                 raise NotStored(f"{found.tokens} of {len(ids)} tokens are stored")
-            return found.tokens, fetch(lane, deadline, found.namespace, shape, found.tokens)
+            nbytes = shape.plan.bytes(found.tokens)
+            objection = None if self._always_fetch else self._pace.objection(found.tokens, nbytes)
+            if objection is not None:
+                raise Declined(found, objection)
+            begin = self._clock()
+            arrays = fetch(lane, deadline, found.namespace, shape, found.tokens)
+            cache = self._torch.cache_of(self._model, shape.layout, self._devices, arrays)
+            self._pace.fetched(nbytes, self._clock() - begin)
+            return cache, found.tokens
 
         begin = self._clock()
         answer, miss = attempt(self._link, self._stats, work)
         milliseconds = (self._clock() - begin) * 1000
         self._stats.add(fetch_ms_total=milliseconds, hits=answer is not None, misses=answer is None)
         if answer is None:
+            self._stats.add(fetches_declined=isinstance(miss, Declined))
             self._stats.last_miss = None if miss is None else reason(miss)
             return None, 0
-        tokens, arrays = answer
+        cache, tokens = answer
         self._stats.add(tokens_restored=tokens)
         self._publisher.remember(ids[:tokens])
-        return self._torch.cache_of(self._model, shape.layout, self._devices, arrays), tokens
+        return cache, tokens
 
     def keep(self, token_ids: Sequence[int], cache: DynamicCache, prefill_ms: float = 0.0) -> bool:
         """Publish what a cache holds; only rows that are new are sent.
@@ -178,7 +192,10 @@ class TransformersCache:
         return self._publisher.publish_tokens(model, rows, ids, known, parent, prefill_ms)
 
     def get_or_prefill(self, token_ids: Sequence[int]) -> DynamicCache:
-        """A cache that holds the tokens: what is stored is restored, the rest computed and published."""
+        """A cache that holds the tokens: what is stored is restored, the rest computed and published.
+
+        Once both have been measured, what is computed faster than it is fetched is not fetched.
+        """
         from transformers import DynamicCache
 
         ids = [int(token) for token in token_ids]
@@ -189,7 +206,9 @@ class TransformersCache:
         if known < len(ids):
             begin = self._clock()
             self._torch.run(self._model, ids[known:], cache)
-            self._stats.last_prefill_ms = milliseconds = (self._clock() - begin) * 1000
+            seconds = self._clock() - begin
+            self._pace.prefilled(len(ids) - known, seconds)
+            self._stats.last_prefill_ms = milliseconds = seconds * 1000
             self._stats.add(tokens_prefilled=len(ids) - known)
             self.keep(ids, cache, milliseconds * len(ids) / (len(ids) - known))
         return cache
@@ -197,7 +216,12 @@ class TransformersCache:
     def stats(self) -> dict[str, int | float | str | None]:
         """Counters, milliseconds, bytes moved, and why the last miss or failed publication came about."""
         traffic = self._link.traffic + self._publisher.traffic
-        return self._stats.report(traffic, stores_waiting=self._publisher.waiting)
+        return self._stats.report(
+            traffic,
+            stores_waiting=self._publisher.waiting,
+            prefill_tokens_per_second=self._pace.prefill,
+            link_bytes_per_second=self._pace.link,
+        )
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait, for so many seconds at most, until nothing waits to be published; whether it came to that."""

@@ -95,6 +95,27 @@ def test_a_longer_prompt_shares_what_is_stored(store: Store, ids: list[int]) -> 
     assert tokens == 60 and shorter is not None and shorter.get_seq_length() == 60
 
 
+def test_what_is_computed_sooner_than_fetched_is_not_fetched(store_port: int) -> None:
+    # 3,000 rows of 3 layers are over a mebibyte; each look at the clock is a second later than the last.
+    ticks = iter(range(1_000_000))
+    model, long = llama(), [int(token) for token in torch.randint(3, 300, (3000,))]
+    url = f"redis://127.0.0.1:{store_port}"
+    options = {"url": url, "background": False, "deadline": 1e6, "silence": 1e6, "connect_timeout": 1e6}
+    cache = TransformersCache(model, clock=lambda: float(next(ticks)), **options)
+    cache.get_or_prefill(long)
+    assert cache.restore(long)[1] == 3000
+    stats = cache.stats()
+    assert stats["prefill_tokens_per_second"] == 3000 and stats["link_bytes_per_second"]
+    cache.get_or_prefill(long)
+    stats = cache.stats()
+    assert (stats["fetches_declined"], stats["tokens_prefilled"]) == (1, 6000)
+    assert "to fetch, 1 s to prefill" in str(stats["last_miss"])
+    always = TransformersCache(model, clock=lambda: float(next(ticks)), always_fetch=True, **options)
+    always.get_or_prefill([*long, 7])
+    always.get_or_prefill(long)
+    assert always.stats()["fetches_declined"] == 0
+
+
 def test_a_server_that_is_not_there(ids: list[int]) -> None:
     cache = TransformersCache(llama(), url="redis://127.0.0.1:1", background=False)
     assert cache.get_or_prefill(ids).get_seq_length() == len(ids)
