@@ -32,8 +32,9 @@ serve: $(VENV)/ready
 docs: $(VENV)/ready
 	$(BIN)/python -c "from pathlib import Path; from pionkv.protocol import pages, table; \
 	  Path('docs/commands.md').write_text(pages.command_page(table.COMMANDS.values()), encoding='utf-8')"
-	$(BIN)/python -c "from pathlib import Path; from pionkv.server.pages import settings_page; \
-	  Path('docs/settings.md').write_text(settings_page(), encoding='utf-8')"
+	$(BIN)/python -c "from pathlib import Path; from pionkv.server.pages import metrics_page, settings_page; \
+	  Path('docs/settings.md').write_text(settings_page(), encoding='utf-8'); \
+	  Path('docs/metrics.md').write_text(metrics_page(), encoding='utf-8')"
 	$(BIN)/python -c "from pathlib import Path; from pionkv.client.pages import client_page; \
 	  Path('docs/client-interface.md').write_text(client_page(), encoding='utf-8')"
 	$(BIN)/python tests/benchmarks/tables.py

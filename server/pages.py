@@ -1,8 +1,9 @@
-"""The page of settings of the documentation, written from their declarations."""
+"""The pages of settings and of metrics of the documentation, written from their declarations."""
 
 from __future__ import annotations
 
 from .config import ENVIRONMENT_PREFIX, SETTINGS
+from .web.families import GROUPS
 
 INTRODUCTION = f"""# Settings
 
@@ -24,6 +25,16 @@ cannot be used, ends the start with a line that says which. Sizes are bytes, or 
 changes those that are marked *live* in all workers, until the server stops. A password is shown as `***`.
 """
 
+METRICS_INTRODUCTION = """# Metrics
+
+Made from `server/web/families.py` by `make docs`.
+
+Under `/metrics` of `--http-port` and of `--metrics-port`, in the format of Prometheus
+([how](observability.md#metrics)). Numbers are those of all workers together, at most a tenth of a second
+old, but for the loop lag, which is that of the worker that answers. Counters begin at 0 when the server
+starts. The metrics of the tier are there with `--tier` only.
+"""
+
 HEADINGS = ("setting", "default", "live", "Redis' name", "what it is")
 
 
@@ -43,3 +54,14 @@ def _cells(name: str) -> tuple[str, ...]:
         f"`{redis}`" if redis else "",
         item.metadata["help"],
     )
+
+
+def metrics_page() -> str:
+    """All metrics as one Markdown page, a table for each group."""
+    parts = [METRICS_INTRODUCTION]
+    for title, families in GROUPS.items():
+        parts.append(f"\n## {title}\n\n| metric | kind | labels | what it is |\n|---|---|---|---|\n")
+        for name, family in families.items():
+            labels = ", ".join(f"`{label}`" for label in family.labels)
+            parts.append(f"| `{family.exported(name)}` | {family.kind} | {labels} | {family.help} |\n")
+    return "".join(parts)

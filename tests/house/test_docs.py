@@ -2,12 +2,14 @@
 
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from pionkv.client.pages import client_page
+from pionkv.protocol.limits import DEFAULT_LIMITS, KIB, MIB
 from pionkv.protocol.pages import command_page
 from pionkv.protocol.table import COMMANDS
-from pionkv.server.pages import settings_page
+from pionkv.server.pages import metrics_page, settings_page
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -23,6 +25,10 @@ def test_the_command_page_is_the_command_table() -> None:
 
 def test_the_settings_page_is_the_settings() -> None:
     assert (DOCS / "settings.md").read_text(encoding="utf-8") == settings_page(), "run: make docs"
+
+
+def test_the_metrics_page_is_the_metrics() -> None:
+    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == metrics_page(), "run: make docs"
 
 
 def test_the_page_of_the_client_is_its_docstrings() -> None:
@@ -43,3 +49,11 @@ def test_the_site_has_every_page_once() -> None:
     named = re.findall(r"[ :]([\w/-]+\.md)$", config, re.MULTILINE)
     assert sorted(named) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
     assert not re.search(r"^(<{7}|={7}|>{7})", config, re.MULTILINE)
+
+
+def test_the_limits_page_has_the_limits_of_the_wire() -> None:
+    page = (DOCS / "limits.md").read_text(encoding="utf-8")
+    for name, limit in asdict(DEFAULT_LIMITS).items():
+        if name != "reply_depth":  # what a client accepts
+            shown = f"{limit // MIB} MiB" if limit % MIB == 0 and "bytes" in name else f"{limit // KIB} KiB"
+            assert f"{limit:,}" in page or ("bytes" in name and shown in page), (name, limit)
