@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import lmdb
 
-from .errors import CatalogCorrupt, DirectoryError, NoSpace, StoreClosed
+from .errors import CatalogCorrupt, DirectoryError, NoSpace, OlderCatalog, StoreClosed
 from .files import FULL
 from .names import key_of
 from .records import Counters, NamespaceRecord, PageRecord, SessionRecord
@@ -289,8 +289,9 @@ class Catalog:
 
     def _open(self, map_bytes: int) -> None:
         change = not self._read_only
+        self._env: Any = None
         try:
-            env: Any = lmdb.open(
+            self._env = env = lmdb.open(
                 str(self._path),
                 readonly=not change,
                 create=change,
@@ -305,13 +306,21 @@ class Catalog:
                 readahead=False,
                 max_spare_txns=4,
             )
-            self._env = env
             pages, page_bytes = env.info()["last_pgno"] + 1, env.stat()["psize"]
             if self._data.stat().st_size < pages * page_bytes:
                 raise CatalogCorrupt("its file is shorter than its contents")
-            self.tables = {name: env.open_db(name.encode(), create=change) for name in TABLES}
-        except (lmdb.Error, OSError) as error:
-            raise DirectoryError(str(self._path), f"the catalog cannot be opened: {error}") from error
+            self.tables = {name: self._table(name) for name in TABLES}
+        except BaseException as error:
+            self.close()
+            if isinstance(error, lmdb.Error | OSError):
+                raise DirectoryError(str(self._path), f"the catalog cannot be opened: {error}") from error
+            raise
+
+    def _table(self, name: str) -> Any:
+        try:
+            return self._env.open_db(name.encode(), create=not self._read_only)
+        except lmdb.NotFoundError as error:
+            raise OlderCatalog(str(self._path), name) from error
 
     def snapshot(self) -> Reader:
         """`with catalog.snapshot() as reader`: a consistent view, left once its records are decoded."""

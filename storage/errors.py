@@ -23,6 +23,13 @@ class DirectoryError(StorageError):
         self.reason = reason
 
 
+class OlderCatalog(DirectoryError):
+    """An older build made the catalog: a table is not in it yet, and who only reads cannot add it."""
+
+    def __init__(self, path: str, table: str) -> None:
+        super().__init__(path, f"an older pionkv made it, and its table '{table}' is not there yet")
+
+
 class UnknownSession(StorageError):
     """No session of this name."""
 

@@ -25,7 +25,7 @@ from .checkpoint import FILE as CHECKPOINT
 from .checkpoint import read_checkpoint
 from .digest import KEY, filled_rows, pieces_of, pieces_over
 from .directory import dead_writers, page_number
-from .errors import CatalogCorrupt, DirectoryError, PageCorrupt, PageGone
+from .errors import CatalogCorrupt, DirectoryError, OlderCatalog, PageCorrupt, PageGone
 from .files import boot_id
 from .keyspace.entry import Entry
 from .keyspace.large import LargeValue
@@ -151,6 +151,13 @@ def examine(path: Path, *, boot: str | None = None) -> Report:
             _examine_contents(report, catalog)
     except (CatalogCorrupt, lmdb.Error) as error:
         _blame_catalog(report, str(error))
+    except OlderCatalog as error:
+        report.add(
+            Kind.RECOVERY,
+            "catalog/data.mdb",
+            f"{error.reason}: the next start adds it, and until then the contents cannot be examined",
+            "adds it as the next start would, and examines the contents",
+        )
     except DirectoryError as error:
         _blame_catalog(report, error.reason)
     return report

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pionkv.kernels.attention import PackedLayer
-from pionkv.storage import Expired, Rows, Stale, Store, UnknownSession
+from pionkv.storage import Expired, Rows, RowsNotStored, Stale, Store, UnknownSession
 
 from ..acl.user import User
 
@@ -77,9 +77,9 @@ async def read(store: Store, source: Source, head_dim: int) -> PackedLayer:
     """The bytes of a source, their digests checked a piece at a time.
 
     Raises:
-        Stale: The rows are others by now.
+        Stale: The rows are others by now, fewer, or gone.
         AttentionError: They do not have heads of `head_dim` elements.
-        UnknownSession, Quarantined: As `Store.rows`.
+        Quarantined: As `Store.rows`.
     """
     k, v = await read_sides(store, source, SIDES)
     return PackedLayer.of((k.spec, k.runs), (v.spec, v.runs), head_dim)
@@ -88,9 +88,12 @@ async def read(store: Store, source: Source, head_dim: int) -> PackedLayer:
 async def read_sides(store: Store, source: Source, sides: tuple[bytes, ...]) -> list[Rows]:
     """The rows of some sides. Raises as `read`."""
     sids = [source.namespace + side for side in sides]
-    for sid in sids:
-        await check_rows(store, sid, source.layer, source.rows)
-    found = store.rows_of_layers(sids, (source.layer,), 0, source.rows)
+    try:
+        for sid in sids:
+            await check_rows(store, sid, source.layer, source.rows)
+        found = store.rows_of_layers(sids, (source.layer,), 0, source.rows)
+    except (UnknownSession, Expired, RowsNotStored) as error:
+        raise Stale(sids[0]) from error
     now = find(store, source.namespace, source.layer)
     if now is None or now.marks != source.marks:
         raise Stale(sids[0])

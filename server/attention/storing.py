@@ -83,10 +83,10 @@ def _fill(write: RowsWrite, source: memoryview, heads: int) -> None:
 
 
 def _drop_if_empty(service: Service, namespace: bytes) -> None:
-    """A store that failed leaves no empty prefix behind."""
+    """A store that failed leaves no empty prefix behind; what a tier holds under that name stays."""
     try:
         record = service.store.namespace(namespace)
     except UnknownNamespace:
         return
     if not record.layers and not record.tokens:
-        service.store.drop_namespaces([namespace])
+        service.store.evict(namespace)

@@ -10,13 +10,14 @@ from pionkv.storage import Store, UnknownNamespace
 from ..acl.permit import NO_KEY
 from .desk import RowsGone
 from .sources import CLIENT, OWN
+from .storing import drop_prefixes
 
 if TYPE_CHECKING:
     from ..acl.user import User
     from ..service import Service
 
 
-def give_name(store: Store, user: User, namespace: bytes, name: bytes) -> bytes:
+def give_name(service: Service, user: User, namespace: bytes, name: bytes) -> bytes:
     """Let a name mean the rows of a prefix in attention commands; the prefix that holds them under it.
 
     What ATTEND.PREFIX.STORE has stored under that name goes. A name that means the prefix by itself takes
@@ -26,12 +27,13 @@ def give_name(store: Store, user: User, namespace: bytes, name: bytes) -> bytes:
         CommandError: The user may not change what the name means.
         UnknownNamespace, NameLimit, Quarantined: As `Store.fork`.
     """
+    store = service.store
     means_it = name in (namespace, namespace + CLIENT)
     if means_it and not _is_there(store, name + OWN):
         return namespace
     if not user.lists(name, write=True):
         raise NO_KEY.again()
-    store.drop_namespaces([name + OWN])
+    drop_prefixes(service, [name + OWN])
     if means_it:
         return namespace
     store.fork(namespace, name + OWN)

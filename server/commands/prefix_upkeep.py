@@ -93,7 +93,7 @@ async def _warm(client: Client, namespace: bytes, shape: tuple[int, int] | None,
             await check_rows(store, side.sid, layer, side.rows[layer])
     skipped = len(layers) - len(fitting)
     if shape is not None and fitting:
-        known_as = namespace if name is None else give_name(store, client.user, namespace, name)
+        known_as = namespace if name is None else give_name(client.service, client.user, namespace, name)
         await make_ready(client.service, known_as, fitting, shape[1])
     return reply.simple(f"{len(fitting)} skipped_dim={skipped}" if skipped else f"{len(fitting)}")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
 import xxhash
 from pionkv.storage import Image, StaleGeneration, StorageError, UnknownNamespace
@@ -76,12 +76,14 @@ class Publisher:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[bytes, Waiting] = {}
         self._busy: set[bytes] = set()
-        self._locks: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self._retries: dict[bytes, tuple[float, float]] = {}
         """Names that failed: when to try again, and the pause after that."""
         self._wake = asyncio.Event()
         self._swept: bytes | None = None
         self._seen: dict[bytes, int] = {}
+        self._seen_before: dict[bytes, int] = {}
+        """What the sweeps have found in this round through the names, and in the one before."""
         self._tasks = [self._loop.create_task(self._run()) for _ in range(WRITERS)]
         self._overflowed = False
 
@@ -123,16 +125,17 @@ class Publisher:
         self._wake.set()
 
     def sweep(self) -> None:
-        """Look for prefixes that the tier does not hold; they are queued when they are found twice."""
-        store = self._context.store
-        found, self._swept = store.unmarked(self._swept, SWEPT)
+        """Look for prefixes that the tier does not hold; they are queued when two rounds have found them."""
+        found, self._swept = self._context.store.unmarked(self._swept, SWEPT)
         now = self._loop.time()
         for name, generation in found:
             due, _ = self._retries.get(name, (0.0, 0.0))
-            if not self.is_pending(name) and self._seen.pop(name, None) == generation and due <= now:
+            if not self.is_pending(name) and self._seen_before.get(name) == generation and due <= now:
                 self.changed(name)
             elif len(self._seen) < QUEUED:
                 self._seen[name] = generation
+        if self._swept is None:
+            self._seen_before, self._seen = self._seen, {}
 
     async def drain(self, seconds: float) -> None:
         """Wait until everything is written, or the time is over."""
@@ -236,10 +239,7 @@ class Publisher:
             return await self._tell_drop(name)
 
     def _lock(self, name: bytes) -> asyncio.Lock:
-        if len(self._locks) > QUEUED:
-            for old in [key for key, lock in self._locks.items() if not lock.locked()]:
-                del self._locks[old]
-        return self._locks[name]
+        return self._locks.setdefault(name, asyncio.Lock())
 
     async def _tell_drop(self, name: bytes) -> bool:
         store, guard = self._context.store, self._context.guard

@@ -368,6 +368,15 @@ def test_notices_tell_of_what_is_stored_and_dropped(server: Any, wire: Any) -> N
     assert told == [[b"__keyevent@0__:publish", b"s:attend"], [b"__keyevent@0__:drop", b"s:attend"]]
 
 
+def test_a_name_given_by_warm_tells_that_what_it_meant_is_dropped(server: Any, wire: Any) -> None:
+    Layer(1).store_prefix(wire, "n")
+    Layer(2).store(wire, "n_attn")
+    listener = server.connect()
+    listener.command("PSUBSCRIBE", "__keyevent@0__:*")
+    assert wire.command("KV.PREFIX.WARM", "n", 2, 64, "n_attn") == "1"
+    assert listener.reply()[2:] == [b"__keyevent@0__:drop", b"n_attn:attend"]
+
+
 def test_too_many_queries_are_refused_on_the_header(wire: Any) -> None:
     q = normal(9, 1, 8193, 8)
     assert str(query(wire, "s", q)) == "ERR ATTEND.PREFIX.QUERY: 8193 queries (limit 8192)"

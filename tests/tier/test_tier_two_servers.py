@@ -281,3 +281,13 @@ def test_attention_finds_the_rows_of_another_server(pair) -> None:
     found = other.command("ATTEND.PREFIX.LOOKUP", "n_attn", 0)
     assert found == one.command("ATTEND.PREFIX.LOOKUP", "n_attn", 0) and not isinstance(found, Exception)
     assert whole(other, "n", 8) == expected((1, 0, 8))
+
+
+def test_rows_for_attention_that_cannot_be_stored_drop_nothing_from_the_tier(pair) -> None:
+    one, other = pair
+    good, bad = np.ones((2, 8, 64), "<f4"), np.full((2, 8, 64), 1e30, "<f4")
+    words = ("ATTEND.PREFIX.STORE", "s", 0, *good.shape)
+    assert one.command(*words, good.tobytes(), good.tobytes()) == "OK"
+    one.written("s:attend")
+    assert "is beyond 65504" in str(other.command(*words, bad.tobytes(), good.tobytes()))
+    assert other.lookup("s:attend") == "HIT"
