@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ..logs import logger
-from .interface import Tier, TierAway, TierError
+from .interface import Tier, TierAway, TierError, TierLate
 
 T = TypeVar("T")
 
@@ -53,9 +53,9 @@ class Pace:
         """How long so many bytes will take; 0 when nothing was measured."""
         return nbytes / self.bytes_per_second if self.bytes_per_second else 0.0
 
-    def missed(self) -> None:
-        """A transfer was not over in time: the next one gets twice as long."""
-        self.bytes_per_second = (self.bytes_per_second or FIRST_BANDWIDTH) / 2
+    def missed(self, at_most: float = float("inf")) -> None:
+        """A transfer was late, so it had fewer bytes a second than this: the next one gets longer."""
+        self.bytes_per_second = min(self.bytes_per_second or FIRST_BANDWIDTH, at_most) / 2
 
     def limit(self, nbytes: int, deadline: float) -> float:
         """How long they may take."""
@@ -95,7 +95,8 @@ class Guard:
             seconds: How long it may take; by default the deadline.
 
         Raises:
-            TierAway: The shard is not asked now, fails, or does not answer in time.
+            TierAway: The shard is not asked now, or fails.
+            TierLate: It does not answer in time.
             TierError: The tier says no.
         """
         tier = self.tier
@@ -116,11 +117,12 @@ class Guard:
         if self._open and shard() in self._open:
             raise TierAway("it did not answer before")
         limit = self.deadline if seconds is None else seconds
+        error: TierAway
         try:
             async with asyncio.timeout(limit):
                 return await call()
         except TimeoutError:
-            error = TierAway(f"no answer within {limit:.3g} s")
+            error = TierLate(f"no answer within {limit:.3g} s")
         except TierAway as failed:
             error = failed
         self._counts["away"] += 1

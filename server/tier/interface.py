@@ -31,6 +31,10 @@ class TierAway(TierError):
     reason = "away"
 
 
+class TierLate(TierAway):
+    """It did not answer in time."""
+
+
 class TierFull(TierError):
     """It takes no more bytes."""
 

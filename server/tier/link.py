@@ -35,7 +35,7 @@ from .guard import Guard
 from .index import Index
 from .interface import NO_VERSION, Head, Moved, PieceGone, Tier, TierError
 from .publisher import SETTLE_SECONDS, Publisher
-from .reader import EXPIRED, Reader
+from .reader import EXPIRED, MILLION, Reader
 from .record import BadRecord, decode
 
 REMEMBERED = 65_536
@@ -135,8 +135,12 @@ class TierLink:
         if task is None:
             task = self._bringing[name] = self._loop.create_task(self._bring(name, prefill_us))
             task.add_done_callback(lambda done: self._brought(name, done))
-        # Not awaited itself: who waits goes on when it is cancelled, too.
-        await asyncio.wait((task,))
+        # Not awaited itself: who waits goes on when it is cancelled, too. It may be on its way for somebody
+        # who has more time, or on its way in another worker.
+        timeout = (
+            self._guard.deadline + max(self._guard.deadline, prefill_us / MILLION) if prefill_us else None
+        )
+        await asyncio.wait((task,), timeout=timeout)
 
     def _brought(self, name: bytes, task: asyncio.Task[None]) -> None:
         del self._bringing[name]
@@ -229,15 +233,15 @@ class TierLink:
         return "not read by another worker" if self._is_missing(name) else ""
 
     async def _read(self, name: bytes, prefill_us: int | None) -> str:
-        guard = self._guard
+        guard, first = self._guard, self._loop.time()
         for last in (False, True):
             began = self._loop.time()
-            head = await guard.ask(name, lambda: guard.tier.head(name), self._head_seconds())
+            head = await guard.ask(name, lambda: guard.tier.head(name), self._head_seconds(prefill_us))
             if head is None:
                 return "absent"
             self._context.down.answered(self._loop.time() - began)
             try:
-                reason = await self._reader.take(name, head, prefill_us)
+                reason = await self._reader.take(name, head, prefill_us, first)
                 if reason == EXPIRED:
                     await self._forget(name, head)
                 return reason
@@ -247,9 +251,10 @@ class TierLink:
                     raise
         raise AssertionError("unreachable")
 
-    def _head_seconds(self) -> float:
-        """A record may list many pieces and tokens."""
-        return self._guard.deadline * 2
+    def _head_seconds(self, prefill_us: int | None = None) -> float:
+        """A record may list many pieces and tokens; who says how long computing takes waits no longer."""
+        deadline = self._guard.deadline
+        return min(deadline * 2, max(deadline, prefill_us / MILLION)) if prefill_us else deadline * 2
 
     async def _forget(self, name: bytes, head: Head) -> None:
         """Its time is over, or pieces of it are gone: nobody else shall try."""

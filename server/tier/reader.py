@@ -26,7 +26,7 @@ from pionkv.storage.filling import Pending
 
 from ..logs import logger
 from .context import MEASURED_BYTES, WINDOW, Context, Mark
-from .interface import Head, PieceGone, TierAway, TierError
+from .interface import Head, PieceGone, TierAway, TierError, TierLate
 from .record import BadRecord, Piece, Record, decode, runs_of
 
 ESTIMATE_US_PER_TOKEN = 555
@@ -60,6 +60,12 @@ class Slow(TierError):
     reason = "slow"
 
 
+class Overdue(TierError):
+    """By now the rows would have been computed."""
+
+    reason = "overdue"
+
+
 class Damaged(TierError):
     """A piece is not what the record says."""
 
@@ -85,8 +91,15 @@ class Reader:
         seconds = down.round_trip + down.seconds(record.nbytes)
         return Decision(seconds <= allowed, seconds, allowed)
 
-    async def take(self, name: bytes, head: Head, prefill_us: int | None) -> str:
+    async def take(self, name: bytes, head: Head, prefill_us: int | None, began: float) -> str:
         """Have the store hold this version of a prefix; why not in a word, or nothing.
+
+        Args:
+            name: The prefix.
+            head: Its record and version.
+            prefill_us: How long computing it takes, as the request says.
+            began: When it was first asked for, on the loop's clock: from then on it may take what the
+                decision allows.
 
         Raises:
             TierError: It could not be read; what was here is as it was.
@@ -103,7 +116,7 @@ class Reader:
             if not decision.worth_it:
                 self._measure(name, record)
                 return "slower than prefill"
-            generation = await self._fetch(record, decision)
+            generation = await self._fetch(record, decision, began + decision.allowed)
         if generation:
             note = Mark(head.version, record.content).encode()
             expires = record.expires / 1000
@@ -148,15 +161,15 @@ class Reader:
         await self._get(name, piece)
         self._context.down.transferred(piece.length, self._loop.time() - began)
 
-    async def _fetch(self, record: Record, decision: Decision) -> int:
-        """Lay a prefix down; its generation, or 0 when that has to be found out by the publisher."""
+    async def _fetch(self, record: Record, decision: Decision, end: float) -> int:
+        """Lay a prefix down by `end`; its generation, or 0 when that has to be found out by the publisher."""
         store = self._context.store
         schemas = record.decoded_schemas()
         try:
             transaction = store.begin_transaction(secrets.token_hex(16).encode(), _plan(record, schemas))
             filler = Filler(transaction, record)
             try:
-                await self._fill(record, filler, decision)
+                await self._fill(record, filler, decision, end)
                 filler.finish()
                 generation = transaction.publish().generation
             finally:
@@ -173,7 +186,7 @@ class Reader:
         except StorageError as error:
             raise Refused(str(error)) from error
 
-    async def _fill(self, record: Record, filler: Filler, decision: Decision) -> None:
+    async def _fill(self, record: Record, filler: Filler, decision: Decision, end: float) -> None:
         """Get the pieces, a few at a time, and lay them down in order."""
         total, got = record.nbytes, 0
         began = self._loop.time()
@@ -182,7 +195,7 @@ class Reader:
         try:
             while True:
                 while len(ahead) < WINDOW and (piece := next(pieces, None)) is not None:
-                    ahead.append(self._loop.create_task(self._get(record.name, piece)))
+                    ahead.append(self._loop.create_task(self._get(record.name, piece, end)))
                 if not ahead:
                     break
                 data = await ahead.popleft()
@@ -194,6 +207,9 @@ class Reader:
                 for start in range(0, len(data), STEP_BYTES):
                     filler.feed(data[start : start + STEP_BYTES])
                     await asyncio.sleep(0)
+        except Overdue:
+            self._context.down.missed(total / decision.allowed)
+            raise
         finally:
             for task in ahead:
                 task.cancel()
@@ -201,12 +217,18 @@ class Reader:
         if total >= MEASURED_BYTES:
             self._context.down.transferred(total, self._loop.time() - began)
 
-    async def _get(self, name: bytes, piece: Piece) -> memoryview:
+    async def _get(self, name: bytes, piece: Piece, end: float = float("inf")) -> memoryview:
+        """A piece, if it comes before `end`."""
         context, guard = self._context, self._context.guard
         seconds = context.down.limit(piece.length * WINDOW, guard.deadline)
+        left = end - self._loop.time()
+        if left <= 0:
+            raise Overdue("no time is left to ask for more of it")
         try:
-            data = await guard.ask(name, lambda: guard.tier.get_piece(name, piece.id), seconds)
-        except TierAway:
+            data = await guard.ask(name, lambda: guard.tier.get_piece(name, piece.id), min(seconds, left))
+        except TierAway as error:
+            if isinstance(error, TierLate) and left < seconds:
+                raise Overdue(str(error)) from error
             context.down.missed()
             raise
         if len(data) != piece.length or xxhash.xxh3_128_digest(data) != piece.digest:
@@ -313,4 +335,15 @@ def _plan(record: Record, schemas: tuple[Schema, Schema] | None) -> PrefixPlan:
     )
 
 
-__all__ = ["BadRecord", "Damaged", "Decision", "Filler", "NoRoom", "PieceGone", "Reader", "Refused", "Slow"]
+__all__ = [
+    "BadRecord",
+    "Damaged",
+    "Decision",
+    "Filler",
+    "NoRoom",
+    "Overdue",
+    "PieceGone",
+    "Reader",
+    "Refused",
+    "Slow",
+]

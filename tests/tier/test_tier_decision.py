@@ -23,6 +23,11 @@ ROWS = 1000
 """Rows of two sides, 1,000 bytes each: two pieces of a megabyte."""
 
 
+def now() -> float:
+    """The time of the loop that runs."""
+    return asyncio.get_running_loop().time()
+
+
 def record(prefill_us: int = 0) -> Record:
     pieces = tuple(Piece(bytes([number]), MB, bytes(16)) for number in range(2))
     segments = (Segment(0, ROWS, pieces),)
@@ -96,7 +101,7 @@ def test_what_is_not_worth_it_is_not_read_and_the_bandwidth_is_measured_anew(run
 
     async def work(reader: Reader, context: Context) -> Any:
         context.down.bytes_per_second = 1.0
-        said = await reader.take(b"n", Head(1, record().encode()), None)
+        said = await reader.take(b"n", Head(1, record().encode()), None, now())
         asked = tier.asked
         while not tier.asked:
             await asyncio.sleep(0)
@@ -113,13 +118,13 @@ def test_a_transfer_that_turns_out_slow_is_given_up(run) -> None:
         # The pieces are zeros, as their sender says.
         digest = xxhash.xxh3_128_digest(bytes(MB))
         pieces = tuple(Piece(bytes([number]), MB, digest) for number in range(16))
-        found = record(100_000)
+        found = record(MB)  # a second
         slow = Record(
             b"n", 8 * ROWS, (0,), found.schemas, (Segment(0, 8 * ROWS, pieces),),
-            (), (), None, None, 100_000, 0, "here",
+            (), (), None, None, MB, 0, "here",
         )  # fmt: skip
         with pytest.raises(Slow):
-            await reader.take(b"n", Head(1, slow.encode()), None)
+            await reader.take(b"n", Head(1, slow.encode()), None, now())
         assert context.store.image(b"n") is None
         assert 0 < context.down.bytes_per_second < 100 * MB
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from prefix_rows import expected, publish, whole
-from tier_clients import Peer, until
+from tier_clients import Peer, Relay, until
 
 DEADLINE = ("--tier-deadline", "200")
 
@@ -42,6 +42,32 @@ def test_a_stopped_tier_is_asked_once_and_hits_return_with_it(alone, node) -> No
     node.signal(signal.SIGCONT)
     until(lambda: alone.lookup("n") == "HIT", "the hit")
     assert whole(alone, "n", 8) == expected((1, 0, 8))
+
+
+@pytest.mark.parametrize(
+    "deadline, prefill_ms, reason",
+    [
+        ("2000", 2000, "overdue"),  # a piece might take 2.64 s
+        ("300", 60_000, "away"),  # a piece may take 0.94 s
+    ],
+)
+def test_a_shard_that_stops_in_mid_transfer_costs_the_prefill_or_a_piece(
+    peer, node, deadline, prefill_ms, reason
+) -> None:
+    with Relay(node.port) as relay:
+        server = peer(relay.url, "--tier-deadline", deadline)
+        publish(server, "n", 1, 0, 60_000)
+        server.written("n")
+        server.command("FLUSHALL")
+        relay.after(5 << 20, lambda: node.signal(signal.SIGSTOP))
+        assert server.command("KV.PREFIX.LOOKUP", "n", "PREFILL_MS", prefill_ms) == "MISS"
+        assert relay.passed >= 5 << 20
+        counts = server.tier()
+        assert counts[f"tier_miss_{reason}"] == 1 and counts["tier_breaker_opened"] == 1
+        assert not server.command("DBSIZE") and server.lookup("other") == "MISS"
+        node.signal(signal.SIGCONT)
+        until(lambda: server.command("KV.PREFIX.LOOKUP", "n", "PREFILL_MS", 3_600_000) == "HIT", "the hit")
+    assert whole(server, "n", 60_000) == expected((1, 0, 60_000))
 
 
 def test_a_drop_that_the_tier_was_not_told_of_is_told_later_even_after_a_crash(alone, node, peer) -> None:
