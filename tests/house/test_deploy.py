@@ -87,7 +87,9 @@ def test_commands_have_the_flags_they_use() -> None:
     unit.read(DEPLOY / "systemd/pionkv.service")
     command = unit["Service"]["ExecStart"].split()
     agent = plistlib.loads((DEPLOY / "launchd/io.pionkv.server.plist").read_bytes())["ProgramArguments"]
-    for words in (command, agent):
+    formula = (DEPLOY / "homebrew/pionkv.rb").read_text(encoding="utf-8")
+    brewed = re.findall(r'"([^"]+)"', re.search(r"run \[opt_bin/(.*)\]", formula)[1])
+    for words in (command, agent, brewed):
         assert words[1] == "serve"
         flags = {word for word in words if word.startswith("--")}
         assert flags <= {"--config", *(f"--{name.replace('_', '-')}" for name in SETTINGS)}

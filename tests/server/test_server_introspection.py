@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from pionkv.protocol.table import COMMANDS, top_level
 from pionkv.protocol.values import Verbatim
@@ -94,6 +96,42 @@ def test_info(either) -> None:
     assert "cpu" in found["pion"]["kernels_serving"].split(",")
     assert set(found["pion"]["kernels_serving"].split(",")) <= set(found["pion"]["kernels_tried"].split(","))
     assert found["pion"]["kernels_fallbacks"].isdecimal()
+
+
+EXPORTED = {
+    "server": ("uptime_in_seconds", "process_id"),
+    "clients": ("connected_clients", "blocked_clients"),
+    "memory": ("used_memory", "used_memory_rss", "used_memory_peak", "maxmemory"),
+    "persistence": ("loading", "rdb_bgsave_in_progress", "aof_enabled"),
+    "stats": (
+        "total_connections_received", "total_commands_processed", "rejected_connections",
+        "total_net_input_bytes", "total_net_output_bytes", "expired_keys", "evicted_keys",
+        "keyspace_hits", "keyspace_misses",
+    ),
+    "replication": ("connected_slaves",),
+    "cpu": ("used_cpu_sys", "used_cpu_user", "used_cpu_sys_children", "used_cpu_user_children"),
+}  # fmt: skip
+"""Numbers that redis_exporter reads from INFO and that mean something here."""
+
+
+def test_the_numbers_that_redis_exporter_reads_are_there(wire) -> None:
+    wire.command("SET", "key", "value")
+    found = sections(wire.command("INFO", "all"))
+    missing = {
+        f"{section} {name}"
+        for section, names in EXPORTED.items()
+        for name in names
+        if not re.fullmatch(r"\d+(\.\d+)?", found[section].get(name, ""))
+    }
+    assert missing == set()
+    for name in ("redis_version", "redis_mode", "os", "tcp_port", "run_id"):
+        assert found["server"][name]
+    assert found["memory"]["maxmemory_policy"] and found["replication"]["role"] == "master"
+    assert re.fullmatch(r"keys=\d+,expires=\d+,avg_ttl=\d+", found["keyspace"]["db0"])
+    calls = r"calls=1,usec=\d+,usec_per_call=[\d.]+,rejected_calls=0,failed_calls=0"
+    assert re.fullmatch(calls, found["commandstats"]["cmdstat_set"])
+    percentiles = found["latencystats"]["latency_percentiles_usec_set"]
+    assert re.fullmatch(r"p50=[\d.]+,p99=[\d.]+,p99\.9=[\d.]+", percentiles)
 
 
 def as_bytes(text):
