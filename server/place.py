@@ -18,6 +18,12 @@ from .receipt import Totals
 CLIENT_IDS = 1 << 24
 """Client ids of one life of a worker; the next life begins with others."""
 
+ATTEND_GAUGES = ("attend_resident_layers", "attend_resident_bytes", "attend_cold_layers")
+TIER_GAUGES = ("tier_queued", "tier_queued_bytes", "tier_away")
+GAUGES = frozenset({"clients", "listened", "monitors", "pid", *ATTEND_GAUGES, *TIER_GAUGES})
+GAUGES_OF_USERS = "user:"
+"""Numbers that say what is true of a worker now; all others are counted up."""
+
 
 def _nobody(*message: Any) -> None:
     """There is no other worker."""
@@ -132,6 +138,12 @@ class Sums:
 
     def _own(self) -> Numbers:
         return {**self.metrics.numbers(), **self.receipt.numbers(), **self._gauges(), **self._counts()}
+
+
+def ended(numbers: Numbers) -> Numbers:
+    """The numbers of a worker whose process has ended: what it has counted stays."""
+    over = [name for name in numbers if name in GAUGES or name.startswith(GAUGES_OF_USERS)]
+    return {**numbers, **dict.fromkeys(over, 0)}
 
 
 def _sum(found: list[Numbers]) -> Counter[str]:

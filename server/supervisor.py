@@ -26,7 +26,7 @@ from .config import Settings, changed
 from .control import Control, Setup, texts_of
 from .counters import Counters
 from .listening import EXIT_FAILURE, ListenError, Listeners, announce
-from .place import Place
+from .place import Place, ended
 from .tls import TlsError, context_of
 
 STEADY_SECONDS = 2.0
@@ -34,7 +34,6 @@ STEADY_SECONDS = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 8.0
 KILL_SECONDS = 10.0
 """A worker that does not end within this beyond its time to stop is killed."""
-GAUGES, GAUGES_OF_USERS = ("clients", "listened", "monitors", "pid"), "user:"
 
 
 class Slot:
@@ -182,9 +181,7 @@ class Supervisor:
         log("worker ended", worker=slot.number, status=code, seconds=round(lived, 1), restart_in=pause)
         slot.expected = False
         slot.lives += 1
-        numbers = {**self._counters.read(slot.number)}
-        over = [name for name in numbers if name in GAUGES or name.startswith(GAUGES_OF_USERS)]
-        self._counters.write(slot.number, numbers | dict.fromkeys(over, 0))
+        self._counters.write(slot.number, ended(self._counters.read(slot.number)))
         if pause:
             self._listeners.give_up(slot.number)
             stopping = asyncio.ensure_future(self._stop.wait())

@@ -17,10 +17,10 @@ from ..clients import Client
 from ..dispatch import Handler
 from ..memory import read_memory
 from ..metrics import Metrics
+from ..place import ATTEND_GAUGES
 from ..service import REDIS_VERSION, Service
 
 Lines = Mapping[str, object]
-ATTEND_GAUGES = ("resident_layers", "resident_bytes", "cold_layers")
 ATTEND_COUNTERS = ("loads", "demoted", "rehydrated", "cold_misses")
 DAY = 86400
 
@@ -190,7 +190,7 @@ def attention_lines(service: Service, metrics: Metrics) -> Lines:
     return {
         "attend_queries": metrics.attend_queries.total(),
         "attend_passes": metrics.attend_passes,
-        **{f"attend_{what}": service.sums.gauge(f"attend_{what}") for what in ATTEND_GAUGES},
+        **{name: service.sums.gauge(name) for name in ATTEND_GAUGES},
         **{f"attend_{what}": getattr(metrics, f"attend_{what}") for what in ATTEND_COUNTERS},
     }
 

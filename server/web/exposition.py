@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from ..memory import read_memory
+from ..place import ATTEND_GAUGES, TIER_GAUGES
 from ..timing import Histogram
 from .families import FAMILIES, PREFIX, labelled, single
 
@@ -30,8 +31,6 @@ ATTEND_COUNTERS = (
     "attend_rehydrated",
     "attend_cold_misses",
 )
-ATTEND_GAUGES = ("attend_resident_layers", "attend_resident_bytes", "attend_cold_layers")
-TIER_GAUGES = ("tier_queued", "tier_queued_bytes", "tier_away")
 
 __all__ = ["CONTENT_TYPE_LATEST", "ServerCollector", "exposition"]
 

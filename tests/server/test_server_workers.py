@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pionkv.server.counters import HALF_BYTES, Counters
-from pionkv.server.place import Place
+from pionkv.server.place import Place, ended
 from pionkv.server.supervisor import LONGEST_PAUSE, STEADY_SECONDS, Slot
 
 DIM, COUNT = 64, 500
@@ -333,3 +333,11 @@ def test_counters_survive_a_write_that_broke_off() -> None:
     with pytest.raises(ValueError, match="bytes of counters"):
         counters.write(1, {f"name{index}" * 10: index for index in range(HALF_BYTES // 50)})
     counters.close()
+
+
+def test_of_a_worker_that_ended_only_what_it_counted_is_left(server) -> None:
+    numbers = dict(server.app.service.sums.workers()[0]) | {"tier_queued": 3, "user:x": 2, "commands": 5}
+    now = {*server.app.service._gauges(), "tier_queued", "user:x"} - {"lives"}
+    left = ended(numbers)
+    assert all(left[name] == 0 for name in now), left
+    assert {name for name in numbers if left[name] != numbers[name]} <= now and left["commands"] == 5
