@@ -45,7 +45,7 @@ def check_model(cache: PionPromptCache) -> Shape:
         UnsupportedModel: It may not; the text says why.
         SeamMoved: mlx-lm computes attention in another way than this package knows.
     """
-    shape, model = cache._shape, cache.model
+    shape, model = cache.shape, cache.model
     if model is None or shape is None:
         raise UnsupportedModel(str(cache.stats()["unsupported"] or "there is no model"))
     if shape.attached is not None:

@@ -91,14 +91,14 @@ class PrefixAttention:
         if self._seam is None:
             raise RuntimeError("enter the context first: with PrefixAttention(cache) as attention")
         ids = [int(token) for token in prefix_token_ids]
-        found, miss = self.cache._try(lambda lane, deadline: self._find(lane, deadline, ids))
+        found, miss = self.cache.exchange(lambda lane, deadline: self._find(lane, deadline, ids))
         if found is None:
             self._went_local(str(miss))
             return self.cache.get_or_prefill(ids)
         caches, tokens = found
         self.attended += 1
         if tokens < len(ids):
-            caches, _ = self.cache._prefill(ids, None, caches, tokens)
+            caches, _ = self.cache.prefill(ids, None, caches, tokens)
         return caches
 
     def _find(self, lane: Lane, deadline: Deadline, ids: list[int]) -> tuple[list[Any], int]:

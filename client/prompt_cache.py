@@ -175,7 +175,8 @@ class PionPromptCache(AttendQueries):
             if vquant.lower() != plans.AUTO or boundary_protect:
                 raise ValueError("kv_bits says how rows are stored: leave vquant and boundary_protect out")
             vquant = self._attached.format
-        self._shape = None if model is None else self._shape_of(model, vquant, boundary_protect)
+        self.shape = None if model is None else self._shape_of(model, vquant, boundary_protect)
+        """How the model's caches look and are stored; None when they are not."""
         self._tokenizer = tokenizer
         self._full_fingerprint = full_fingerprint
         self._digest: str | None = None
@@ -192,7 +193,7 @@ class PionPromptCache(AttendQueries):
             lane.send(("KV.PREFIX.LOOKUP", namespace), deadline)
             return lane.receive(deadline)
 
-        return self._try(ask)[0] == "HIT"
+        return self.exchange(ask)[0] == "HIT"
 
     @property
     def model_digest(self) -> str:
@@ -200,7 +201,7 @@ class PionPromptCache(AttendQueries):
         if self._digest is None:
             from .fingerprint import identify
 
-            shape = self._shape
+            shape = self.shape
             self._digest = identify(
                 self.model,
                 self._tokenizer,
@@ -236,11 +237,11 @@ class PionPromptCache(AttendQueries):
         if self.model is None:
             raise RuntimeError("get_or_prefill needs a model")
         ids = [int(token) for token in prefix_token_ids]
-        if self._shape is None or not ids:
-            return self._prefill(ids, prompt_progress_callback)[0]
+        if self.shape is None or not ids:
+            return self.prefill(ids, prompt_progress_callback)[0]
         if namespace is None:
-            return self._by_tokens(self._shape, ids, prompt_progress_callback)
-        return self._by_name(self._shape, ids, namespace, prompt_progress_callback)
+            return self._by_tokens(self.shape, ids, prompt_progress_callback)
+        return self._by_name(self.shape, ids, namespace, prompt_progress_callback)
 
     def _by_name(self, shape: Shape, ids: list[int], namespace: str, progress: Progress | None) -> list[Any]:
         from .publish import publish
@@ -254,7 +255,7 @@ class PionPromptCache(AttendQueries):
         if restored is not None:
             return restored
         try:
-            caches, milliseconds = self._prefill(ids, both(turn.renew, progress))
+            caches, milliseconds = self.prefill(ids, both(turn.renew, progress))
             if isinstance(miss, OtherTokens):
                 # Its rows would be overwritten one by one while somebody may be reading them.
                 self._stats.last_unpublished = str(miss)
@@ -302,7 +303,7 @@ class PionPromptCache(AttendQueries):
         if caches is not None and done == len(ids):
             return caches
         try:
-            caches, milliseconds = self._prefill(ids, both(turn.renew, progress), caches, done)
+            caches, milliseconds = self.prefill(ids, both(turn.renew, progress), caches, done)
             milliseconds *= len(ids) / (len(ids) - done)
             live = Live(shape, caches, len(ids))
             self._publisher.publish_tokens(model, live, ids, known, lambda *_: parent, milliseconds, turn)
@@ -335,7 +336,7 @@ class PionPromptCache(AttendQueries):
         return self._clock() + (self._wait if self._publisher.admission.threshold == 1 else 0.0)
 
     def _turn(self, names: list[tuple[str, int]], until: float) -> Turn:
-        return Turn(self._try, names, self._silence, self._clock, until, self._pace.prefill)
+        return Turn(self.exchange, names, self._silence, self._clock, until, self._pace.prefill)
 
     def explain(self, token_ids: Sequence[int]) -> dict[str, Any]:
         """What `get_or_prefill` would find for these tokens, without restoring anything.
@@ -345,8 +346,7 @@ class PionPromptCache(AttendQueries):
             holds them, or None; `model`, this model's digest; `others`, for each other model that has some
             stored, how many, and in what it differs; and a `reason` where nothing is stored or asked.
         """
-        ids = [int(token) for token in token_ids]
-        shape = self._shape
+        ids, shape = [int(token) for token in token_ids], self.shape
         if shape is None or not ids:
             return explanation(len(ids), None, None, self._stats.unsupported or "no tokens")
         model, whole = self.model_digest, shape.whole
@@ -354,7 +354,7 @@ class PionPromptCache(AttendQueries):
         def ask(lane: Lane, deadline: Deadline) -> tuple[Found | None, list[Other]]:
             return find(lane, deadline, model, ids, whole=whole), others(lane, deadline, model, ids)
 
-        answered, failure = self._try(ask)
+        answered, failure = self.exchange(ask)
         return explanation(len(ids), model, answered, "" if failure is None else reason(failure))
 
     def restore(self, token_ids: Sequence[int], *, beyond: int = 0) -> tuple[list[Any] | None, int]:
@@ -371,19 +371,19 @@ class PionPromptCache(AttendQueries):
             restored, and `stats` says why.
         """
         ids = [int(token) for token in token_ids]
-        if self._shape is None or not ids:
+        if self.shape is None or not ids:
             return None, 0
-        found, caches, _ = self._longest(self._shape, ids, beyond)
+        found, caches, _ = self._longest(self.shape, ids, beyond)
         known = tokens_of(found)
         self._publisher.remember(ids[:known])
         if caches is None:
             return None, 0
-        known = held(self._shape, caches, known)
+        known = held(self.shape, caches, known)
         self._stats.add(tokens_restored=known)
         return caches, known
 
     def prefilled(self, tokens: int, seconds: float) -> None:
-        """Note what prefilling so many tokens took elsewhere: it decides what is restored, and is stored."""
+        """Note what prefilling so many tokens took: it decides what is restored, and is stored."""
         self._stats.add(tokens_prefilled=tokens)
         self._stats.last_prefill_ms = seconds * 1000
         self._pace.prefilled(tokens, seconds)
@@ -399,12 +399,10 @@ class PionPromptCache(AttendQueries):
         Returns:
             Whether they are stored now, or wait to be; `stats` says why not.
         """
-        ids = [int(token) for token in token_ids]
-        shape = self._shape
+        ids, shape = [int(token) for token in token_ids], self.shape
         if shape is None or len(ids) < self._publish_after:
             return False
-        objection = shape.objection(caches, len(ids))
-        if objection is not None:
+        if (objection := shape.objection(caches, len(ids))) is not None:
             self._stats.last_unpublished = objection
             return False
         if not prefill_ms and self._pace.prefill:
@@ -468,32 +466,33 @@ class PionPromptCache(AttendQueries):
             self._stats.unsupported = str(error)
             _log.warning("prefixes are not stored: %s", error)
             return None
-        shape = Shape(layout, plans.make_plan(layout.rows, vquant, boundary_protect), self._attached)
-        load_kernels(layout.rows, shape.plan)
-        return shape
+        plan = plans.make_plan(layout.rows, vquant, boundary_protect)
+        load_kernels(layout.rows, plan)
+        return Shape(layout, plan, self._attached)
 
-    def _prefill(
+    def prefill(
         self, ids: list[int], progress: Progress | None, caches: list[Any] | None = None, done: int = 0
     ) -> tuple[list[Any], float]:
+        """Have the model compute tokens after the first `done`, which `caches` hold; milliseconds it took."""
         from .prefill import default_chunk, prefill
 
         begin = self._clock()
         chunk = self._chunk or default_chunk()
         caches = prefill(self.model, ids, chunk, progress, caches=caches, done=done, attached=self._attached)
-        self._stats.last_prefill_ms = milliseconds = self._since(begin)
-        self._stats.add(tokens_prefilled=len(ids) - done)
-        self._pace.prefilled(len(ids) - done, milliseconds / 1000)
+        milliseconds = self._since(begin)
+        self.prefilled(len(ids) - done, milliseconds / 1000)
         return caches, milliseconds
 
     def _restore(self, work: Work[T]) -> tuple[T | None, Exception | None]:
         begin = self._clock()
-        found, miss = self._try(work)
+        found, miss = self.exchange(work)
         self._stats.add(fetch_ms_total=self._since(begin), hits=found is not None, misses=found is None)
         if miss is not None:
             self._stats.last_miss = reason(miss)
         return found, miss
 
-    def _try(self, work: Work[T]) -> tuple[T | None, Exception | None]:
+    def exchange(self, work: Work[T]) -> tuple[T | None, Exception | None]:
+        """Ask the server: what came of it, or what went wrong, which is counted and never raised."""
         return attempt(self._link, self._stats, work)
 
     def _since(self, begin: float) -> float:

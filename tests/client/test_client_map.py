@@ -51,7 +51,7 @@ def test_mapped_rows_have_the_bits_of_received_ones(
     mapped = cache_for(model, store_port, vquant=vquant)
     received = cache_for(model, store_port, vquant=vquant, lane="tcp")
     assert bits(mapped.get_or_prefill(IDS, namespace)) == bits(received.get_or_prefill(IDS, namespace))
-    size = 0 if received._shape is None else received._shape.plan.bytes(len(IDS))
+    size = 0 if received.shape is None else received.shape.plan.bytes(len(IDS))
     assert moved(mapped)[0] == size and moved(mapped)[1] < 10_000
     assert moved(received)[0] == 0 and moved(received)[1] > size
 
