@@ -19,8 +19,15 @@ GROUPS = {
     "transactions": "Transactions",
     "connection": "Connection",
     "server": "Server",
+    "pubsub": "Publish and subscribe",
 }
 """Groups in the order of the page, with their headings; others follow under their own names."""
+
+INTRODUCTION = """# Commands
+
+Made from the command table by `make docs`; `COMMAND DOCS` says the same to a client, and `HELP` in
+`redis-cli`. What a command may be given at most is in [limits](limits.md).
+"""
 
 
 def command_page(specs: Iterable[CommandSpec]) -> str:
@@ -32,7 +39,7 @@ def command_page(specs: Iterable[CommandSpec]) -> str:
         return order.index(spec.group) if known else len(order), spec.group, spec.name
 
     shown = sorted((spec for spec in specs if not spec.container or spec.works_alone), key=place)
-    parts = ["# Commands\n"]
+    parts = [INTRODUCTION]
     for group, members in groupby(shown, key=lambda spec: spec.group):
         parts.append(f"## {GROUPS.get(group, group.capitalize())}\n")
         parts += [command_section(spec) for spec in members]
