@@ -59,6 +59,7 @@ from .schema import Schema
 from .states import StateWrite
 from .states import fill as fill_state
 from .store import Store
+from .stored_write import StoredRuns
 from .tier_calls import Image, Untold
 from .totals import StoreInfo
 from .transactions import Transaction
@@ -123,6 +124,7 @@ __all__ = [
     "StateTwice",
     "StateWrite",
     "StorageError",
+    "StoredRuns",
     "Store",
     "StoreClosed",
     "StoreInfo",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -55,100 +56,43 @@ class _Part(PageWrite):
         return writer.generation
 
 
-class GroupWrite(Pending):
-    """Rows on their way into a layer that codes groups; filled as fp16 rows. See `Write`.
+class PartedWrite(Pending):
+    """Rows on their way into a layer that codes groups: closed groups, and the tail in a page of its own.
 
     Attributes:
-        spec: Format and dim of the rows as they are filled.
         sid: The session.
         layer: The layer.
         start: First row.
         count: Number of rows.
-        nbytes: Bytes of all segments together.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        session: SessionRecord,
-        layer: int,
-        start: int,
-        count: int,
-        held: Extents,
-        page_for: PageFor,
-        view: View,
-        *,
-        last: bool = False,
+        self, engine: Engine, session: SessionRecord, layer: int, start: int, count: int, held: Extents
     ) -> None:
         self._engine = engine
         self._unit = session.unit
         self._session = session
-        self._coded_spec: LayerSpec = session.schema.layer(layer)
-        self.spec: LayerSpec = self._coded_spec.wire
+        self._held = held
+        self._coded: _Part | None = None
+        self._tail: _Part | None = None
         self.sid = session.sid
         self.layer = layer
         self.start = start
         self.count = count
-        self.nbytes = count * self.spec.row_bytes
-        self._held = held
-        base = cut(held, start) if last else held
-        self._closing = closing(self._coded_spec, base, layer, start, count)
-        self._open_rows = b""
-        self._left_to_code = self._closing.coded
-        self._again = runs_of(self._coded_spec, self._closing.reread, view)
-        self._coded = self._part(page_for, self._closing.coded, tail=False) if self._closing.coded else None
-        try:
-            self._tail = self._part(page_for, count - self._closing.new, tail=True)
-        except BaseException:
-            if self._coded is not None:
-                self._coded.abort()
-            raise
-        self._window = engine.windows.take()
-        self._filling = self._done = 0
-        self._sealed = False
 
     @property
     def pages(self) -> tuple[OpenPage, ...]:
         """The pages it writes to."""
         return tuple(page for part in self._parts() for page in part.pages)
 
-    def next_segment(self) -> memoryview | None:
-        """As `PageWrite.next_segment`.
-
-        Raises:
-            NonFinite: A value filled into the segment before is no number.
-        """
-        if not self._open:
-            raise WriteClosed
-        self._flush()
-        size = self.spec.row_bytes
-        rows = min(self.count - self._done, WINDOW_BYTES // size)
-        if not rows:
-            return None
-        self._filling = rows
-        return memoryview(self._window)[: rows * size]
-
-    def seal(self) -> None:
-        """As `PageWrite.seal`. Raises `NonFinite`, too."""
-        if not self._open:
-            raise WriteClosed
-        self._flush()
-        if self._done != self.count:
-            raise WriteClosed
-        for part in self._parts():
-            part.seal()
-        if not self._sealed:
-            self._sealed = True
-            self._engine.windows.give_back(self._window)
+    @property
+    @abstractmethod
+    def result(self) -> Extents:
+        """The layer's extents with the rows."""
 
     def to_disk(self) -> None:
         """As `PageWrite.to_disk`."""
         self._finish()
-
-    @property
-    def result(self) -> Extents:
-        """The layer's extents with the rows."""
-        return self._closing.result(None if self._coded is None else self._coded.run, self._tail.run)
 
     def keep_tails(self) -> None:
         """Let the next rows go on with the last digest pieces."""
@@ -182,13 +126,93 @@ class GroupWrite(Pending):
         for part in self._parts():
             part.abort()
 
+    def _make_parts(self, page_for: PageFor, coded: int, tail: int) -> None:
+        """Find room for so many rows of groups, and so many after them."""
+        try:
+            self._coded = self._part(page_for, coded, tail=False) if coded else None
+            self._tail = self._part(page_for, tail, tail=True) if tail else None
+        except BaseException:
+            self._undo()
+            raise
+
     def _part(self, page_for: PageFor, count: int, *, tail: bool) -> _Part:
         session = self._session
         page = page_for(count, tail)
         return _Part(self._engine, session.unit, session.sid, page, self.layer, session.side, count)
 
     def _parts(self) -> tuple[_Part, ...]:
-        return (self._tail,) if self._coded is None else (self._coded, self._tail)
+        return tuple(part for part in (self._coded, self._tail) if part is not None)
+
+
+class GroupWrite(PartedWrite):
+    """Rows on their way into a layer that codes groups; filled as fp16 rows. See `Write`.
+
+    Attributes:
+        spec: Format and dim of the rows as they are filled.
+        nbytes: Bytes of all segments together.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        session: SessionRecord,
+        layer: int,
+        start: int,
+        count: int,
+        held: Extents,
+        page_for: PageFor,
+        view: View,
+        *,
+        last: bool = False,
+    ) -> None:
+        super().__init__(engine, session, layer, start, count, held)
+        self._coded_spec: LayerSpec = session.schema.layer(layer)
+        self.spec: LayerSpec = self._coded_spec.wire
+        self.nbytes = count * self.spec.row_bytes
+        base = cut(held, start) if last else held
+        self._closing = closing(self._coded_spec, base, layer, start, count)
+        self._open_rows = b""
+        self._left_to_code = self._closing.coded
+        self._again = runs_of(self._coded_spec, self._closing.reread, view)
+        self._make_parts(page_for, self._closing.coded, count - self._closing.new)
+        self._window = engine.windows.take()
+        self._filling = self._done = 0
+        self._sealed = False
+
+    def next_segment(self) -> memoryview | None:
+        """As `PageWrite.next_segment`.
+
+        Raises:
+            NonFinite: A value filled into the segment before is no number.
+        """
+        if not self._open:
+            raise WriteClosed
+        self._flush()
+        size = self.spec.row_bytes
+        rows = min(self.count - self._done, WINDOW_BYTES // size)
+        if not rows:
+            return None
+        self._filling = rows
+        return memoryview(self._window)[: rows * size]
+
+    def seal(self) -> None:
+        """As `PageWrite.seal`. Raises `NonFinite`, too."""
+        if not self._open:
+            raise WriteClosed
+        self._flush()
+        if self._done != self.count:
+            raise WriteClosed
+        for part in self._parts():
+            part.seal()
+        if not self._sealed:
+            self._sealed = True
+            self._engine.windows.give_back(self._window)
+
+    @property
+    def result(self) -> Extents:
+        """The layer's extents with the rows."""
+        coded, tail = (None if part is None else part.run for part in (self._coded, self._tail))
+        return self._closing.result(coded, tail)
 
     def _flush(self) -> None:
         """Take over the rows that were filled."""
@@ -205,7 +229,8 @@ class GroupWrite(Pending):
         self._again = []
         size = min(data.nbytes, self._left_to_code * self.spec.row_bytes)
         self._code(data[:size])
-        self._tail.put(data[size:])
+        if self._tail is not None:
+            self._tail.put(data[size:])
 
     def _code(self, data: memoryview) -> None:
         """Code the groups that these fp16 rows complete."""

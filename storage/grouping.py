@@ -46,7 +46,7 @@ class Closing:
         """Where the rows of the tail are that are coded."""
         return slice_rows(self.held, self.closed, self.closed + self.again)
 
-    def result(self, coded: Extent | None, tail: Extent) -> Extents:
+    def result(self, coded: Extent | None, tail: Extent | None) -> Extents:
         """The layer after it, given where its own rows are."""
         end = self.start + self.count
         return joined(
@@ -54,7 +54,7 @@ class Closing:
                 *slice_rows(self.held, 0, self.closed),
                 *(() if coded is None else (coded,)),
                 *slice_rows(self.held, self.closed + self.again, self.start),
-                tail,
+                *(() if tail is None else (tail,)),
                 *slice_rows(self.held, end, max(end, rows_of(self.held))),
             )
         )

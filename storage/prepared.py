@@ -15,6 +15,7 @@ from .open_pages import OpenPage, Tail
 from .records import SessionRecord
 from .runs import View
 from .states import StateWrite
+from .stored_write import StoredRuns, StoredWrite
 from .write import Write
 
 if TYPE_CHECKING:
@@ -119,6 +120,44 @@ class PreparedGroupWrite(_Prepared, GroupWrite):
     def _take(self, data: memoryview) -> None:
         self.hasher.update(data)
         super()._take(data)
+
+
+class PreparedStored(_Prepared, StoredWrite):
+    """A whole layer of a transaction on its way, as it was stored elsewhere."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        session: SessionRecord,
+        layer: int,
+        runs: StoredRuns,
+        page_for: PageFor,
+    ) -> None:
+        self._transaction = transaction
+        self.place: Place = (layer, session.side)
+        self.hasher = xxhash.xxh3_64()
+        self._filled = memoryview(b"")
+        super().__init__(transaction.engine, session, layer, runs, page_for)
+
+    def next_segment(self) -> memoryview | None:
+        """As `PageWrite.next_segment`."""
+        self._hash()
+        segment = super().next_segment()
+        if segment is not None:
+            self._filled = segment
+        return segment
+
+    def seal(self) -> None:
+        """As `PageWrite.seal`."""
+        self._hash()
+        super().seal()
+
+    def _hash(self) -> None:
+        self.hasher.update(self._filled)
+        self._filled = memoryview(b"")
+
+    def _add(self) -> None:
+        self._transaction.replace(self, self.result)
 
 
 class PreparedState(_Prepared, StateWrite):

@@ -50,15 +50,13 @@ class TierCalls:
     _engine: Engine
 
     def image(self, namespace: bytes) -> Image | None:
-        """A prefix as it is now; None when it cannot be restored, or a layer codes groups of rows."""
+        """A prefix as it is now; None when it cannot be restored."""
         engine, unit = self._engine, unit_of_namespace(namespace)
         with engine.catalog.snapshot() as reader:
             record = reader.namespace(unit)
             if record is None or not record.is_hit or engine.is_spent(reader, record):
                 return None
             sessions = sessions_of(reader, unit)
-            if any(session.schema.wire is not session.schema for session in sessions):
-                return None
             rows = sessions[0].rows if sessions and record.tokens else ()
             return Image(
                 record,

@@ -36,18 +36,20 @@ from .errors import (
 )
 from .extents import Extents, rows_of, slice_rows, splice
 from .files import sync_directory, sync_file
+from .group_write import PageFor
 from .identity import inherit, put_manifest
 from .names import K_SUFFIX, sids_of, unit_of_namespace
 from .open_pages import OpenPage
 from .options import Durability
 from .page import K_SIDE, V_SIDE, PageKind, PageLayout, align
-from .prepared import Place, PreparedGroupWrite, PreparedState, PreparedWrite
+from .prepared import Place, PreparedGroupWrite, PreparedState, PreparedStored, PreparedWrite
 from .read import Rows
 from .receipts import Receipt
 from .records import NamespaceRecord, SessionRecord
 from .runs import View, runs_of
 from .schema import Schema
 from .states import new_page
+from .stored_write import StoredRuns
 from .units import drop_states, drop_unit, open_unit, refresh, replace_session
 from .write import APPEND_REGION_BYTES, APPEND_ROWS, check_place
 
@@ -82,7 +84,7 @@ class Transaction:
     receipt: Receipt | None = None
     _runs: dict[Place, Extents] = field(default_factory=dict)
     _grouped: dict[Place, Extents] = field(default_factory=dict)
-    _writes: list[PreparedRows | PreparedState] = field(default_factory=list)
+    _writes: list[PreparedRows | PreparedStored | PreparedState] = field(default_factory=list)
     _synced: int = 0
     _states: dict[int, PreparedState] = field(default_factory=dict)
 
@@ -123,6 +125,29 @@ class Transaction:
             BeyondTokens: More rows than tokens.
             BadRange, RowLimit, OutOfBudget, NoSpace: As `Store.begin_write`.
         """
+        session = self._placed(sid, layer, start, count)
+        side = session.side
+        if not session.schema.layer(layer).details.grouped:
+            return PreparedWrite(self, session, self._page(layer, side, count), layer, start, count)
+        extents = self._joined(self.base, layer, side)
+        view = self._view(layer, side)
+        return PreparedGroupWrite(
+            self, session, layer, start, count, extents, self._page_for(layer, side), view
+        )
+
+    def begin_stored(self, sid: bytes, layer: int, runs: StoredRuns) -> PreparedStored:
+        """Begin to write all rows of a layer that codes groups, as they were stored elsewhere.
+
+        Raises:
+            BadRange: Rows cannot be stored so.
+            TransactionDead, UnknownSession, LayerLimit, Overlap, BeyondTokens, RowLimit, OutOfBudget,
+            NoSpace: As `begin_write`.
+        """
+        session = self._placed(sid, layer, 0, runs.rows)
+        return PreparedStored(self, session, layer, runs, self._page_for(layer, session.side))
+
+    def _placed(self, sid: bytes, layer: int, start: int, count: int) -> SessionRecord:
+        """The session that such rows may be written to now. Raises as `begin_write`."""
         self._require_open()
         side = self._side(sid)
         schema = self.plan.schemas[side]
@@ -136,18 +161,12 @@ class Transaction:
             raise Gap(layer, held, start)
         if self.plan.tokens is not None and start + count > self.plan.tokens:
             raise BeyondTokens(start + count, self.plan.tokens)
-        session = SessionRecord.new(sid, 0, self._private, side, schema, 0)
-        if not schema.layer(layer).details.grouped:
-            return PreparedWrite(self, session, self._page(layer, side, count), layer, start, count)
+        return SessionRecord.new(sid, 0, self._private, side, schema, 0)
 
-        def page_for(count: int, tail: bool) -> OpenPage:
-            return self._page(layer, side, count, tail=tail)
+    def _page_for(self, layer: int, side: int) -> PageFor:
+        return lambda count, tail: self._page(layer, side, count, tail=tail)
 
-        extents = self._joined(self.base, layer, side)
-        view = self._view(layer, side)
-        return PreparedGroupWrite(self, session, layer, start, count, extents, page_for, view)
-
-    def replace(self, write: PreparedGroupWrite, extents: Extents) -> None:
+    def replace(self, write: PreparedGroupWrite | PreparedStored, extents: Extents) -> None:
         """Take over the rows of a write, which make the layer these extents."""
         self._grouped[write.place] = extents
         self.hashers[write.place] = write.hasher

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 import xxhash
-from pionkv.storage import Image, StaleGeneration, StorageError, UnknownNamespace
+from pionkv.storage import Image, Rows, StaleGeneration, StorageError, StoredRuns, UnknownNamespace
 
 from ..logs import logger
 from .context import MEASURED_BYTES, WINDOW, Context, Mark
@@ -24,6 +24,7 @@ from .record import (
     PIECE_BYTES,
     SEGMENTS,
     BadRecord,
+    GroupedLayer,
     Piece,
     Record,
     Run,
@@ -266,8 +267,8 @@ class Publisher:
         head = await guard.ask(name, lambda: guard.tier.head(name))
         old = _record_of(head, name)
         after = head.version if head is not None else NO_VERSION
-        record = described(image, context.origin)
-        kept = await self._kept(image, old)
+        record = replace(described(image, context.origin), groups=await self._groups(image))
+        kept = await self._kept(image, old, record.groups)
         segments, states = [*kept], tuple[Piece, ...]()
         if image.schemas is not None and image.layers and record.tokens > (kept[-1].end if kept else 0):
             start = kept[-1].end if kept else 0
@@ -312,9 +313,11 @@ class Publisher:
         else:
             self.changed(name)
 
-    async def _kept(self, image: Image, old: Record | None) -> list[Segment]:
+    async def _kept(
+        self, image: Image, old: Record | None, groups: tuple[GroupedLayer, ...]
+    ) -> list[Segment]:
         """The segments of the record before whose bytes are the same here."""
-        if old is None or image.schemas is None or old.layers != image.layers:
+        if old is None or image.schemas is None or (old.layers, old.groups) != (image.layers, groups):
             return []
         if old.schemas != (image.schemas[0].encode(), image.schemas[1].encode()):
             return []
@@ -376,20 +379,39 @@ class Publisher:
         context.counts["bytes_out"] += len(data)
         return piece
 
+    async def _groups(self, image: Image) -> tuple[GroupedLayer, ...]:
+        """How the layers that code groups are stored."""
+        found: list[GroupedLayer] = []
+        if image.schemas is None or all(schema.wire is schema for schema in image.schemas):
+            return ()
+        for run in runs_of(image.schemas, image.layers, 0, image.record.tokens):
+            if image.schemas[run.side].layer(run.layer).details.grouped:
+                stored = StoredRuns.of(self._rows_of(image, run, run.start, run.end).runs)
+                found.append(GroupedLayer(run.layer, run.side, *stored))
+                await asyncio.sleep(0)
+        return tuple(found)
+
     def _rows(self, image: Image, runs: Iterator[Run]) -> Iterator[memoryview]:
-        store, record = self._context.store, image.record
+        assert image.schemas is not None
         for run in runs:
             step = max(1, READ_BYTES // run.row_bytes)
-            sid = record.namespace + SIDES[run.side]
+            if image.schemas[run.side].layer(run.layer).details.grouped:
+                # A group is not parted.
+                step = run.end - run.start
             for start in range(run.start, run.end, step):
-                try:
-                    end = min(run.end, start + step)
-                    rows = store.rows(sid, run.layer, start, end, at=record.generation)
-                except (StaleGeneration, StorageError) as error:
-                    raise Changed from error
-                if rows is None:
-                    raise Changed
-                yield from rows.parts
+                yield from self._rows_of(image, run, start, min(run.end, start + step)).parts
+
+    def _rows_of(self, image: Image, run: Run, start: int, end: int) -> Rows:
+        """Rows of a layer and side. Raises `Changed`."""
+        record = image.record
+        sid = record.namespace + SIDES[run.side]
+        try:
+            rows = self._context.store.rows(sid, run.layer, start, end, at=record.generation)
+        except (StaleGeneration, StorageError) as error:
+            raise Changed from error
+        if rows is None:
+            raise Changed
+        return rows
 
     def _states(self, image: Image) -> Iterator[memoryview]:
         for number, length in image.states:

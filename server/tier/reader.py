@@ -294,10 +294,17 @@ class Filler:
     def _all(self) -> Iterator[Callable[[], Pending]]:
         record, transaction = self._record, self._transaction
         schemas = record.decoded_schemas()
+        groups = {(each.layer, each.side): each.runs for each in record.groups}
         for segment in record.segments if schemas is not None else ():
             assert schemas is not None
             for run in runs_of(schemas, record.layers, segment.start, segment.end):
                 sid = record.name + SIDES[run.side]
+                if schemas[run.side].layer(run.layer).details.grouped:
+                    stored = groups.get((run.layer, run.side))
+                    if stored is None or stored.rows != run.end - run.start:
+                        raise Damaged("the record does not say how groups of rows are stored")
+                    yield partial(transaction.begin_stored, sid, run.layer, stored)
+                    continue
                 yield partial(transaction.begin_write, sid, run.layer, run.start, run.end - run.start)
         for number, length in record.states:
             yield partial(transaction.begin_state, number, length)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgpack
 import numpy as np
 import xxhash
-from pionkv.storage import Image, Schema
+from pionkv.storage import Image, Schema, StoredRuns
 
 PIECE_BYTES = 4 << 20
 """The largest value that is written."""
@@ -38,6 +38,20 @@ class Piece(NamedTuple):
     id: bytes
     length: int
     digest: bytes
+
+
+class GroupedLayer(NamedTuple):
+    """How a layer and side that codes groups of rows is stored; see `StoredRuns`."""
+
+    layer: int
+    side: int
+    closed: tuple[tuple[int, int], ...]
+    tail: int
+
+    @property
+    def runs(self) -> StoredRuns:
+        """As the store takes it."""
+        return StoredRuns(self.closed, self.tail)
 
 
 class Segment(NamedTuple):
@@ -65,6 +79,7 @@ class Record:
         prefill_us: Measured time that the rows took to compute, microseconds; 0 when unknown.
         expires: When it ends, milliseconds since 1970; 0 for never.
         origin: The server that wrote it.
+        groups: How the layers that code groups are stored. With one of them there is but one segment.
     """
 
     name: bytes
@@ -79,6 +94,7 @@ class Record:
     prefill_us: int
     expires: int
     origin: str
+    groups: tuple[GroupedLayer, ...] = ()
 
     def pieces(self) -> Iterator[Piece]:
         """Every piece, in the order in which they are read."""
@@ -94,7 +110,10 @@ class Record:
     @property
     def content(self) -> bytes:
         """Names the rows and states, whatever else is said about them."""
-        hasher = xxhash.xxh3_128(msgpack.packb((self.tokens, self.layers, self.schemas, self.states)))
+        groups = (self.groups,) if self.groups else ()
+        hasher = xxhash.xxh3_128(
+            msgpack.packb((self.tokens, self.layers, self.schemas, self.states, *groups))
+        )
         for segment in self.segments:
             hasher.update(struct.pack("<QQ", segment.start, segment.end))
         for piece in self.pieces():
@@ -124,6 +143,9 @@ class Record:
     def encode(self) -> bytes:
         """The stored form."""
         fields = asdict(self)
+        if not self.groups:
+            # Builds that know of no groups read it, too.
+            del fields["groups"]
         ids = self.token_ids()
         if ids is not None and self.blocks is not None:
             fields["blocks"] = (0, ids.astype("<u4").tobytes(), self.blocks[2])
@@ -145,6 +167,7 @@ def decode(raw: bytes, name: bytes) -> Record:
             Segment(start, end, tuple(Piece(*piece) for piece in pieces))
             for start, end, pieces in fields["segments"]
         )
+        fields["groups"] = tuple(GroupedLayer(*each) for each in fields.get("groups", ()))
         fields["state_pieces"] = tuple(Piece(*piece) for piece in fields["state_pieces"])
         if fields["blocks"] is not None and fields["blocks"][0] == 0:
             ids = np.frombuffer(fields["blocks"][1], "<u4")

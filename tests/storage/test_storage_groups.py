@@ -6,7 +6,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pionkv.kernels import Element, LayerSpec, NonFinite, pack, unpack
 from pionkv.kernels.formats import GROUP_TOKENS, TAIL_TOKENS
-from pionkv.storage import ClosedGroup, Grouped, PrefixPlan, Quarantined, Schema, Stale, Store, StoreOptions
+from pionkv.storage import (
+    BadRange,
+    ClosedGroup,
+    Grouped,
+    PrefixPlan,
+    Quarantined,
+    Schema,
+    Stale,
+    Store,
+    StoredRuns,
+    StoreOptions,
+)
 
 DIM = 32
 WIDTH = 2 * DIM
@@ -282,6 +293,51 @@ def test_transactions_close_groups_like_plain_writes(sizes, driver) -> None:
         fill(again.begin_write(b"p" + side, 0, 600, 1), rows[:1])
     again.abort()
     assert store.receipt(b"t1") == receipt and sum(store.session(b"p_pk").rows) == 600
+
+
+def parts(store, sid):
+    """A layer's bytes, as they are stored."""
+    return b"".join(store.rows(sid, 0, 0, store.session(sid).rows[0]).parts)
+
+
+@pytest.mark.parametrize("format", ["kivi4", "kivi2"])
+@pytest.mark.parametrize("sizes", [(5,), (160,), (300, 40), (400, -210, 350, -333, 7), (700, -45, 100, -1)])
+def test_a_layer_is_restored_as_it_was_stored(format, sizes, driver) -> None:
+    """R55: groups that were cut, or closed one by one, and the tail: nothing is coded again."""
+    store = driver.store
+    schemas = [Schema.uniform(LayerSpec(name, DIM)) for name in (format + "_keys", format)]
+    store.register(b"p", *schemas)
+    held = 0
+    for seed, size in enumerate(sizes):
+        if size < 0:
+            store.truncate(b"p", held + size)
+        for sid in (b"p_pk", b"p_pv") if size > 0 else ():
+            fill(store.begin_write(sid, 0, held, size), some_rows(size, seed))
+        held += size
+    plan = PrefixPlan(b"q", tuple(schemas), 1, tokens=held, fresh=True)
+    transaction = store.begin_transaction(b"restoring", plan)
+    for side in (b"_pk", b"_pv"):
+        runs = StoredRuns.of(store.rows(b"p" + side, 0, 0, held).runs)
+        fill(transaction.begin_stored(b"q" + side, 0, runs), np.frombuffer(parts(store, b"p" + side), "u1"))
+    transaction.publish()
+    for more in (0, 1, 170):
+        for side in (b"_pk", b"_pv"):
+            for name in (b"p", b"q") if more else ():
+                fill(store.begin_write(name + side, 0, held, more), some_rows(more, 9))
+            assert parts(store, b"q" + side) == parts(store, b"p" + side)
+            same(read(store, b"q" + side, 0, held + more), read(store, b"p" + side, 0, held + more))
+        held += more
+
+
+@pytest.mark.parametrize(
+    "runs", [StoredRuns(((32, 8),), 1), StoredRuns(((0, 0),), 9), StoredRuns(((0, 40),), -31)]
+)
+def test_rows_that_cannot_be_stored_so_are_refused(runs, driver) -> None:
+    schema = Schema.uniform(LayerSpec("kivi4_keys", DIM))
+    transaction = driver.store.begin_transaction(b"txn", PrefixPlan(b"q", (schema, schema), 1, tokens=9))
+    with pytest.raises(BadRange):
+        transaction.begin_stored(b"q_pk", 0, runs)
+    transaction.abort()
 
 
 def test_a_damaged_tail_or_group_is_a_miss(driver, open_store) -> None:
