@@ -466,7 +466,7 @@ class Store(PrefixCalls, TierCalls):
     @property
     def workspace_bytes(self) -> int:
         """Bytes that writes of this process have taken in pages and not published."""
-        return self._engine.reserved
+        return self._engine.reserved + sum(self._engine.late.values())
 
     def _flush_usage(self) -> None:
         seen = self._engine.usage.take()

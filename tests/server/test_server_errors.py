@@ -29,6 +29,10 @@ TEXTS = [
         storage.OutOfBudget(10, 5),
         "OOM command not allowed when used memory > 'maxmemory' (10 bytes needed, budget 5).",
     ),
+    (
+        storage.OverQuota(b"team", 10, 3, 5),
+        "OOM quota of tenant team exceeded (10 bytes needed beside 3 stored, max-bytes 5).",
+    ),
     (storage.NoSpace("page 1"), "OOM no space left for page 1"),
     (storage.SaveBusy(), "BUSY CMD: another copy is being made"),
     (storage.SaveExists("a"), "ERR CMD: there is a copy 'a' already"),
@@ -48,6 +52,7 @@ TEXTS = [
     (storage.StateTwice(3), "ERR CMD: the transaction has a state 3 already"),
     (storage.BeyondTokens(5, 4), "ERR CMD: 5 rows for 4 tokens"),
     (storage.Incomplete("K", 1, 2, 3), "ERR CMD: layer 1 of the K side has 2 of 3 rows"),
+    (storage.NothingPrepared(), "ERR CMD: it has neither rows nor states"),
     (storage.BadOrder("why"), "ERR CMD: why"),
     (storage.Incompatible("dtype", "a", "b"), "INCOMPATIBLE dtype: stored a, asked b"),
     (storage.Immutable(b"n"), "ERR CMD: the namespace is immutable (fork it and change the fork)"),
@@ -70,7 +75,7 @@ def test_text(error, text) -> None:
 
 
 INTERNAL = {"StorageError", "StoreClosed", "WriteClosed", "PageGone", "PageCorrupt",
-            "CatalogCorrupt", "OtherVersion"}  # fmt: skip
+            "CatalogCorrupt", "OtherVersion", "OlderCatalog"}  # fmt: skip
 """What no client causes, or what ends the server's start."""
 
 
