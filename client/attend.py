@@ -230,12 +230,17 @@ class AttendQueries:
         Raises:
             ValueError: The shapes are not that, or there is no such selector.
         """
-        q = _floats("Q", Q, 2)
-        kv_heads, mapped = _heads(len(q), H_kv, head_map)
-        command = [*_blocks("ATTEND.PREFIX.QUERY_SPARSE_AUTO", namespace, layer_id, q, B, K_top, kv_heads)]
-        command += [_raw(q), mapped, *_choice(fa_window, selector)]
-        warm = _warm(requests.as_bytes(namespace), kv_heads, q.shape[1])
-        return self.attend.query(command, q.nbytes, warm).reshape(q.shape)
+        blocks = (int(B), int(K_top))
+        return self._over_blocks(
+            namespace,
+            layer_id,
+            _floats("Q", Q, 2),
+            blocks,
+            None,
+            H_kv,
+            head_map,
+            _choice(fa_window, selector),
+        )
 
     def attend_query_sparse_auto_fused(
         self,
@@ -272,16 +277,36 @@ class AttendQueries:
         Raises:
             ValueError: The shapes are not that, or there is no such selector.
         """
-        q = _floats("Q", Q, 2)
-        kv_heads, mapped = _heads(len(q), H_kv, head_map)
-        keys, values = _suffix(K_suf, V_suf, q.shape[1])
-        if len(keys) != kv_heads:
-            raise ValueError(f"K_suf has {len(keys)} heads, H_kv is {kv_heads}")
-        name = "ATTEND.PREFIX.QUERY_SPARSE_AUTO_FUSED"
-        command = [*_blocks(name, namespace, layer_id, q, B, K_top, kv_heads), keys.shape[1]]
-        command += [_raw(q), _raw(keys), _raw(values), mapped, *_choice(fa_window, selector)]
-        warm = _warm(requests.as_bytes(namespace), kv_heads, q.shape[1])
-        return self.attend.query(command, q.nbytes, warm).reshape(q.shape)
+        q, blocks = _floats("Q", Q, 2), (int(B), int(K_top))
+        suffix = _suffix(K_suf, V_suf, q.shape[1])
+        return self._over_blocks(
+            namespace, layer_id, q, blocks, suffix, H_kv, head_map, _choice(fa_window, selector)
+        )
+
+    def _over_blocks(
+        self,
+        namespace: Name,
+        layer_id: int,
+        q: Floats,
+        blocks: tuple[int, int],
+        suffix: tuple[Floats, Floats] | None,
+        kv_heads: int | None,
+        head_map: NDArray[Any] | None,
+        choice: list[Word],
+    ) -> Floats:
+        name, (heads, dim) = requests.as_bytes(namespace), q.shape
+        stored, mapped = _heads(heads, kv_heads, head_map)
+        command: list[Word] = [name, layer_id, heads, dim, *blocks, stored]
+        if suffix is None:
+            command = ["ATTEND.PREFIX.QUERY_SPARSE_AUTO", *command, _raw(q)]
+        else:
+            keys, values = suffix
+            if len(keys) != stored:
+                raise ValueError(f"K_suf has {len(keys)} heads, H_kv is {stored}")
+            command = ["ATTEND.PREFIX.QUERY_SPARSE_AUTO_FUSED", *command, keys.shape[1]]
+            command += [_raw(q), _raw(keys), _raw(values)]
+        command += [mapped, *choice]
+        return self.attend.query(command, q.nbytes, _warm(name, stored, dim)).reshape(q.shape)
 
     def attend_drop(self, namespace: Name) -> None:
         """Remove what `attend_store_layer` has stored under a name; a prefix of that name stays."""
@@ -334,13 +359,6 @@ def _heads(heads: int, kv_heads: int | None, head_map: NDArray[Any] | None) -> t
     if head_map.shape != (heads,):
         raise ValueError(f"head_map must have the shape ({heads},), got {head_map.shape}")
     return stored, head_map.astype(np.uint8).tobytes()
-
-
-def _blocks(
-    command: str, namespace: Name, layer: int, q: Floats, block: int, most: int, kv_heads: int
-) -> list[Word]:
-    heads, dim = q.shape
-    return [command, requests.as_bytes(namespace), layer, heads, dim, int(block), int(most), kv_heads]
 
 
 def _choice(window: int | None, selector: str) -> list[Word]:

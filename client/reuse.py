@@ -69,6 +69,27 @@ class Declined(NotStored):
         self.found = found
 
 
+def find_worth(
+    lane: Lane,
+    deadline: Deadline,
+    model: str,
+    shape: Shape,
+    ids: Sequence[int],
+    pace: Pace | None,
+    beyond: int,
+) -> Found:
+    """What is stored of the tokens, if it is worth fetching. Arguments and errors as `restore_longest`."""
+    found = find(lane, deadline, model, ids, whole=shape.whole)
+    if found is None:
+        raise NotStored(why_not(lane, deadline, model, ids))
+    if found.tokens <= beyond:
+        raise NotStored(f"{found.tokens} of {len(ids)} tokens are stored, more than {beyond} were asked")
+    objection = None if pace is None else pace.objection(found.tokens, shape.plan.bytes(found.tokens))
+    if objection is not None:
+        raise Declined(found, objection)
+    return found
+
+
 def restore_longest(
     lane: Lane,
     deadline: Deadline,
@@ -100,15 +121,7 @@ def restore_longest(
     """
     from .prefix import restore
 
-    found = find(lane, deadline, model, ids, whole=shape.whole)
-    if found is None:
-        raise NotStored(why_not(lane, deadline, model, ids))
-    if found.tokens <= beyond:
-        raise NotStored(f"{found.tokens} of {len(ids)} tokens are stored, more than {beyond} were asked")
-    nbytes = shape.plan.bytes(found.tokens)
-    objection = None if pace is None else pace.objection(found.tokens, nbytes)
-    if objection is not None:
-        raise Declined(found, objection)
+    found = find_worth(lane, deadline, model, shape, ids, pace, beyond)
     begin = clock()
     watch = None if pace is None else Watch(pace, shape.plan.bytes(1), found.tokens, clock)
     caches = restore(lane, deadline, found.namespace, shape, ids[: found.tokens], route, watch)

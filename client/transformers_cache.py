@@ -13,13 +13,13 @@ from .background import StoreQueue
 from .breaker import Breaker
 from .deadline import Clock, Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
-from .errors import NotStored, UnsupportedModel
+from .errors import UnsupportedModel
 from .lane import Lane
 from .link import Link
 from .pace import Pace
 from .publisher import Publisher
 from .requests import Found
-from .reuse import Declined, find, why_not
+from .reuse import Declined, find, find_worth
 from .shape import Shape
 from .stats import Stats, attempt, reason
 
@@ -136,20 +136,14 @@ class TransformersCache:
             return None, 0
         from .head_rows import fetch
 
+        pace = None if self._always_fetch else self._pace
+
         def work(lane: Lane, deadline: Deadline) -> tuple[DynamicCache, int]:
-            found = find(lane, deadline, model, ids, whole=False)
-            if found is None:
-                raise NotStored(why_not(lane, deadline, model, ids))
-            if found.tokens <= beyond:
-                raise NotStored(f"{found.tokens} of {len(ids)} tokens are stored")
-            nbytes = shape.plan.bytes(found.tokens)
-            objection = None if self._always_fetch else self._pace.objection(found.tokens, nbytes)
-            if objection is not None:
-                raise Declined(found, objection)
+            found = find_worth(lane, deadline, model, shape, ids, pace, beyond)
             begin = self._clock()
             arrays = fetch(lane, deadline, found.namespace, shape, found.tokens)
             cache = self._torch.cache_of(self._model, shape.layout, self._devices, arrays)
-            self._pace.fetched(nbytes, self._clock() - begin)
+            self._pace.fetched(shape.plan.bytes(found.tokens), self._clock() - begin)
             return cache, found.tokens
 
         begin = self._clock()

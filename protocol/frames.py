@@ -81,7 +81,7 @@ def read_header(data: bytes, most: int) -> tuple[int, int]:
     return kind, length
 
 
-class FrameParser(Intake):
+class FrameParser(Intake[FrameEvent]):
     """Parses what a client sends on the binary lane; used as a `RequestParser` is.
 
     Attributes:
@@ -107,21 +107,6 @@ class FrameParser(Intake):
     def take_batch(self) -> list[list[bytes]]:
         """Frames do not come in batches."""
         return []
-
-    def next_event(self) -> FrameEvent:
-        """What has arrived next; a large body is announced by a `BulkStart` without arguments.
-
-        Raises:
-            ProtocolError: The client broke the framing; every later call raises it again.
-            UsageError: The event before was not answered.
-        """
-        if self._dead is not None:
-            raise self._dead
-        try:
-            return self._advance()
-        except ProtocolError as error:
-            self._fail(error)
-            raise
 
     def _advance(self) -> FrameEvent:
         if self._body is not None:

@@ -14,8 +14,9 @@ and the last read was far below its size. It is replaced, never resized: somebod
 from __future__ import annotations
 
 import mmap
+from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .errors import ProtocolError, UsageError
 from .events import NEED_DATA, Body, BulkMore, NeedDataType
@@ -41,7 +42,10 @@ HEADER_BYTES = 32
 CR, LF = 0x0D, 0x0A
 
 
-class Intake:
+Event = TypeVar("Event")
+
+
+class Intake(ABC, Generic[Event]):
     """Receives bytes. See the module's text for the rules."""
 
     __slots__ = (
@@ -68,6 +72,25 @@ class Intake:
         self._dead: ProtocolError | None = None
         self._view = memoryview(b"")
         self._replace_buffer(SMALLEST_BUFFER)
+
+    def next_event(self) -> Event:
+        """What has arrived next.
+
+        Raises:
+            ProtocolError: The other side broke the framing; every later call raises it again.
+            UsageError: The event before was not answered.
+        """
+        if self._dead is not None:
+            raise self._dead
+        try:
+            return self._advance()
+        except ProtocolError as error:
+            self._fail(error)
+            raise
+
+    @abstractmethod
+    def _advance(self) -> Event:
+        """Parse the next event. Raises as `next_event`."""
 
     def get_buffer(self) -> memoryview:
         """Where the next received bytes go: writable, never empty, to be filled from its beginning.

@@ -43,7 +43,7 @@ NEXT_WITHIN = 1024
 """Another command must begin within so many bytes for a batch to be tried."""
 
 
-class RequestParser(Intake):
+class RequestParser(Intake[RequestEvent]):
     """Parses what a client sends.
 
     Attributes:
@@ -99,21 +99,8 @@ class RequestParser(Intake):
         """The read in which a batch failed: its rest is parsed by hand, so that nothing is tried twice."""
 
     def next_event(self) -> RequestEvent:
-        """What has arrived next.
-
-        Raises:
-            ProtocolError: The client broke the framing; every later call raises it again.
-            UsageError: The event before was not answered.
-        """
-        if self._ready:
-            return self._next_ready()
-        if self._dead is not None:
-            raise self._dead
-        try:
-            return self._advance()
-        except ProtocolError as error:
-            self._fail(error)
-            raise
+        """See `Intake.next_event`."""
+        return self._next_ready() if self._ready else super().next_event()
 
     def take_batch(self) -> list[list[bytes]]:
         """The arguments of small commands that have arrived together, and come next; none: see `next_event`.

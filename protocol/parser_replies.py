@@ -40,7 +40,7 @@ class _Open:
         self.items: list[object] = []
 
 
-class ReplyParser(Intake):
+class ReplyParser(Intake[ReplyEvent]):
     """Parses what a server sends."""
 
     __slots__ = ("_bulk", "_length", "_limits", "_stack")
@@ -58,21 +58,6 @@ class ReplyParser(Intake):
         self._bulk = 0
         """Type of the small bulk string whose header was read and whose body was not; 0: there is none."""
         self._length = 0
-
-    def next_event(self) -> ReplyEvent:
-        """What has arrived next.
-
-        Raises:
-            ProtocolError: The server broke the framing; every later call raises it again.
-            UsageError: The event before was not answered.
-        """
-        if self._dead is not None:
-            raise self._dead
-        try:
-            return self._advance()
-        except ProtocolError as error:
-            self._fail(error)
-            raise
 
     def _advance(self) -> ReplyEvent:
         if self._body is not None:

@@ -22,6 +22,11 @@ def rows(owner: int, layer: int, side: str, start: int, end: int) -> bytes:
     return made.tobytes()
 
 
+def code(reply: Any) -> str:
+    """That of an error reply."""
+    return str(reply.code)
+
+
 def begin(wire: Any, *options: Any, name: str = "n") -> bytes:
     """Begin a transaction on a prefix."""
     txn = wire.command("KV.PREFIX.BEGIN", name, *SCHEMA, *options)

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from ..prompt_cache import PionPromptCache
 from ..signals import ended_by_sigterm
@@ -79,6 +79,5 @@ def _progress(console: Console) -> Progress:
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[step]}"),
-        TimeElapsedColumn(),
         console=console,
     )

@@ -17,6 +17,7 @@ from prefix_rows import (
     SIDES,
     baseline,
     begin,
+    code,
     expected,
     lookup,
     prepare,
@@ -26,10 +27,6 @@ from prefix_rows import (
     whole,
 )
 from server_process import ServerProcess
-
-
-def code(reply):
-    return reply.code
 
 
 def wait_until_gone(server, empty) -> None:

@@ -14,6 +14,7 @@ from prefix_rows import (
     SIDES,
     baseline,
     begin,
+    code,
     expected,
     lookup,
     prepare,
@@ -22,10 +23,6 @@ from prefix_rows import (
     rows,
     whole,
 )
-
-
-def code(reply):
-    return reply.code
 
 
 def test_nothing_is_seen_before_and_everything_after_publishing(wire, server) -> None:
