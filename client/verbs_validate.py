@@ -66,7 +66,7 @@ def validate(
         raise typer.BadParameter(f"no format is called {', '.join(unknown)}: {', '.join(NAMES)}")
     try:
         text = handbook() if prompt is None else prompt.read_text(encoding="utf-8")
-        results.touch()
+        _check_writable(results)
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     with connected(endpoint) as client:
@@ -116,6 +116,15 @@ def validate(
     measured = [each for each in records if not each["problem"]]
     if not measured or any(each["format"] in _exact(loaded) and not _same(each) for each in measured):
         raise typer.Exit(1)
+
+
+def _check_writable(path: Path) -> None:
+    """Raises `OSError` unless a file can be written there; leaves none that was not there."""
+    if path.exists():
+        path.open("a").close()
+    else:
+        path.touch()
+        path.unlink()
 
 
 def _suffix(loaded: LoadedModel, question: str) -> list[int]:

@@ -127,7 +127,8 @@ class Reader:
 
     def session(self, sid: bytes) -> SessionRecord | None:
         """The session of this name; a shared object, not to be changed."""
-        raw = self.get("sessions", key_of(sid))
+        # LMDB knows no empty key: it calls one an error.
+        raw = self.get("sessions", key_of(sid)) if sid else None
         if raw is None:
             return None
         return self.catalog.decoded.get(sid, raw)

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile import Attacker, answers
+from hostile import NOT_SENT, Attacker, answers
+from pionkv.protocol.table import COMMANDS
 
 DIM, ROWS = 32, 8
 SECRET = b"what-only-team-two-may-read"
@@ -149,3 +150,17 @@ def test_no_task_is_left(start_local: Any, request: pytest.FixtureRequest) -> No
     attack(server.port, request.config.getoption("--requests") // 4, seed=3)
     wait_until_alone(owner)
     assert tasks() == before and holds(owner)
+
+
+ENDING = {"MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "QUIT", "RESET", "SHUTDOWN", "CLIENT|REPLY", "CLIENT|KILL"}
+"""Commands after which a connection has other replies, or none."""
+
+
+def test_no_name_is_an_internal_error(wire: Any) -> None:
+    names, told = ("", "x" * 600), {}
+    for command in sorted(COMMANDS.keys() - ENDING - NOT_SENT):
+        for name in names:
+            for count in range(4):
+                answer = wire.command(*command.split("|"), name, *["1"] * count)
+                told[command, name, count] = str(answer)
+    assert [asked for asked, answer in told.items() if "internal error" in answer] == []
