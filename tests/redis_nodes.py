@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import subprocess
@@ -10,17 +9,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import engines
 import redis
 
 SLOTS = 16384
 SECONDS = 30
-PROGRAMS = ("valkey-server", "redis-server")
 
 
-def program() -> str:
-    """The server that there is, Valkey's first."""
-    found = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
-    assert found is not None, "neither valkey-server nor redis-server is installed: run `make system`"
+def program(engine: str | None = None) -> str:
+    """The server of an engine, as `engines.server` finds it."""
+    found = engines.server(engine)
+    assert found is not None, "neither valkey-server nor redis-server is here: run `make system peers`"
     return found
 
 
@@ -35,9 +34,10 @@ def free_port() -> int:
 
 
 class RedisNode:
-    """One redis-server; it keeps nothing on the disk, so a restarted one is empty."""
+    """One redis-server or valkey-server; it keeps nothing on the disk, so a restarted one is empty."""
 
-    def __init__(self, folder: Path, *flags: str, port: int | None = None) -> None:
+    def __init__(self, folder: Path, *flags: str, port: int | None = None, engine: str | None = None) -> None:
+        self.program = program(engine)
         self.port = port or free_port()
         self.folder = folder
         self.flags = flags
@@ -58,7 +58,7 @@ class RedisNode:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        command = [self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         command += ["--save", "", "--appendonly", "no", "--loglevel", "warning", *self.flags]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.wait_until_up()
@@ -94,9 +94,12 @@ class RedisCluster:
         folder: Where they keep what they know of each other.
         nodes: How many.
         gates: Ports by which clients are to reach them, when it is not their own.
+        engine: What they are; see `engines.server`.
     """
 
-    def __init__(self, folder: Path, nodes: int = 3, *, gates: Sequence[int] = ()) -> None:
+    def __init__(
+        self, folder: Path, nodes: int = 3, *, gates: Sequence[int] = (), engine: str | None = None
+    ) -> None:
         common = (
             "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
             "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no",
@@ -105,7 +108,7 @@ class RedisCluster:
         for number in range(nodes):
             port = free_port()
             behind = ("--cluster-announce-port", str(gates[number])) if gates else ()
-            self.nodes.append(RedisNode(folder / f"node{number}", *common, *behind, port=port))
+            self.nodes.append(RedisNode(folder / f"node{number}", *common, *behind, port=port, engine=engine))
         self._ports = list(gates) or [node.port for node in self.nodes]
 
     @property

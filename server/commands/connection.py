@@ -1,4 +1,4 @@
-"""HELLO, AUTH, PING, ECHO, SELECT, RESET, QUIT."""
+"""HELLO, AUTH, PING, ECHO, SELECT, READONLY, READWRITE, RESET, QUIT."""
 
 from __future__ import annotations
 
@@ -120,6 +120,11 @@ def select(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.OK
 
 
+def no_cluster(client: Client, args: Sequence[Argument]) -> bytes:
+    """READONLY, READWRITE: `valkey-cli` asks, and goes on if it is told just this."""
+    raise CommandError("ERR", "This instance has cluster support disabled")
+
+
 def reset(client: Client, args: Sequence[Argument]) -> bytes:
     """RESET: the connection as it was when it was new."""
     client.reset()
@@ -140,6 +145,8 @@ HANDLERS: dict[str, Handler] = {
     "HELLO": hello,
     "PING": ping,
     "QUIT": quit,
+    "READONLY": no_cluster,
+    "READWRITE": no_cluster,
     "RESET": reset,
     "SELECT": select,
 }

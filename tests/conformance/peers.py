@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import engines
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "conformance"
 DRIVERS = Path(__file__).parent / "drivers"
@@ -97,8 +99,8 @@ def run_driver(
 
 
 def program(*names: str) -> str | None:
-    """The first of these programs that is installed."""
-    return next((path for name in names if (path := shutil.which(name))), None)
+    """The first of these programs that is here."""
+    return next((path for name in names if (path := engines.find(name))), None)
 
 
 def _environment(name: str, requirements: tuple[str, ...], bare: tuple[str, ...]) -> Path:

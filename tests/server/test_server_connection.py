@@ -68,6 +68,11 @@ def test_the_password_is_shown_nowhere(guarded, capfd) -> None:
     assert PASSWORD not in "".join(capfd.readouterr())
 
 
+@pytest.mark.parametrize("command", ["READONLY", "READWRITE"])
+def test_a_tool_that_asks_for_a_replica_hears_that_this_is_no_cluster(wire, command) -> None:
+    assert same(wire.command(command), "ERR", "This instance has cluster support disabled")
+
+
 def test_client_name_and_library(wire) -> None:
     wire.send(b"CLIENT GETNAME\r\n").expect(b"$-1\r\n")
     assert wire.command("CLIENT", "SETNAME", "loader") == "OK"
