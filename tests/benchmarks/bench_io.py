@@ -2,6 +2,7 @@
 
 The same lean client (one blocking socket, `recv_into` a warm buffer) drives every server, so that only the
 servers differ. Sizes are those of one layer's rows. CPU seconds of each server are read from the kernel.
+Where valkey-server is installed it is a peer, too, with rows of its own and no targets.
 
     python tests/benchmarks/bench_io.py [--rounds 9] [--unix]
 """
@@ -17,11 +18,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import redis
@@ -36,6 +38,8 @@ DIM = 1024
 ROW = 2 * DIM
 DISTINCT = 3
 """Different contents that rounds rotate through."""
+PEERS = ("redis", "valkey")
+"""Servers of plain keys, each with a program `<name>-server`; targets are stated against the first."""
 
 
 class Wire:
@@ -105,11 +109,11 @@ class Contents:
 
 
 class Bench:
-    def __init__(self, ours: ServerProcess, redis_port: int, rounds: int, unix: str) -> None:
+    def __init__(self, ours: ServerProcess, peers: dict[str, PeerServer], rounds: int, unix: str) -> None:
         self.ours_process, self.rounds, self.unix = ours, rounds, unix
         self.ours = Wire(("127.0.0.1", ours.port))
-        self.redis = Wire(("127.0.0.1", redis_port))
-        self.redis_port = redis_port
+        self.peers = peers
+        self.wires = {name: Wire(("127.0.0.1", peer.port)) for name, peer in peers.items()}
         with redis.Redis(port=ours.port) as client:
             while client.info("pion")["kernels_loading"]:
                 threading.Event().wait(0.05)
@@ -121,35 +125,45 @@ class Bench:
             size = mb * MIB
             contents, count = Contents(size), b"%d" % (size // ROW)
             self.ours.call(b"KV.PREFIX.REGISTER", b"io", b"%d" % DIM, b"fp16")
-            turn = [0]
+            stores: Counter[Wire] = Counter()
 
-            def store(contents: Contents = contents, count: bytes = count, turn: list[int] = turn) -> None:
-                turn[0] += 1
-                self.ours.call(
-                    b"V.STOREBATCH", b"io_pk", b"%d" % turn[0], b"0", count, contents.next(), b"FMT", b"F16"
-                )
+            def store(
+                contents: Contents = contents, count: bytes = count, turn: Counter[Wire] = stores
+            ) -> None:
+                turn[self.ours] += 1
+                layer = b"%d" % turn[self.ours]
+                self.ours.call(b"V.STOREBATCH", b"io_pk", layer, b"0", count, contents.next(), b"FMT", b"F16")
 
-            def set_(contents: Contents = contents, turn: list[int] = turn) -> None:
-                self.redis.call(b"SET", b"k%d" % turn[0], contents.next())
+            def set_(wire: Wire, contents: Contents = contents, turn: Counter[Wire] = stores) -> None:
+                turn[wire] += 1
+                wire.call(b"SET", b"k%d" % turn[wire], contents.next())
 
-            def fetch(count: bytes = count, turn: list[int] = turn) -> None:
-                self.ours.send(
-                    b"V.FETCH", b"io_pk", b"%d" % turn[0], b"RANGE", b"0", count, b"FMT", b"NATIVE"
-                )
+            def fetch(count: bytes = count, turn: Counter[Wire] = stores) -> None:
+                layer = b"%d" % turn[self.ours]
+                self.ours.send(b"V.FETCH", b"io_pk", layer, b"RANGE", b"0", count, b"FMT", b"NATIVE")
                 self.ours.bulk()
 
-            def get(turn: list[int] = turn) -> None:
-                self.redis.send(b"GET", b"k%d" % turn[0])
-                self.redis.bulk()
+            def get(wire: Wire, turn: Counter[Wire] = stores) -> None:
+                wire.send(b"GET", b"k%d" % turn[wire])
+                wire.bulk()
 
-            stored = interleaved({"pionkv": store, "redis": set_}, self.rounds, 2)
-            fetched = interleaved({"pionkv": fetch, "redis": get}, self.rounds, 2)
+            stored = interleaved({"pionkv": store, **self._of_peers(set_)}, self.rounds, 2)
+            fetched = interleaved({"pionkv": fetch, **self._of_peers(get)}, self.rounds, 2)
             fetch()
             assert bytes(self.ours.room[:size]) in [bytes(v) for v in contents.versions], "wrong rows"
-            self._add(f"FETCH NATIVE {mb} MiB", size, fetched, "redis GET", fetch_target)
-            self._add(f"STOREBATCH F16 {mb} MiB", size, stored, "redis SET", store_target)
-            self.ours.call(b"KV.PREFIX.DROP", b"io")
-            self.redis.call(b"FLUSHALL")
+            self._add(f"FETCH NATIVE {mb} MiB", size, fetched, "{} GET", fetch_target)
+            self._add(f"STOREBATCH F16 {mb} MiB", size, stored, "{} SET", store_target)
+            self._forget(b"io")
+
+    def _of_peers(self, work: Callable[[Wire], None]) -> dict[str, Callable[[], None]]:
+        """The same work on every peer, as arms."""
+        return {name: partial(work, wire) for name, wire in self.wires.items()}
+
+    def _forget(self, namespace: bytes) -> None:
+        """Drop what was stored, in every server."""
+        self.ours.call(b"KV.PREFIX.DROP", namespace)
+        for wire in self.wires.values():
+            wire.call(b"FLUSHALL")
 
     def against_socket(self) -> None:
         size = 64 * MIB
@@ -182,7 +196,8 @@ class Bench:
             for side in (b"whole_pk", b"whole_pv"):
                 blob = contents.next()
                 self.ours.call(b"V.STOREBATCH", side, b"%d" % layer, b"0", count, blob, b"FMT", b"F16")
-                self.redis.call(b"SET", b"%s%d" % (side, layer), blob)
+                for wire in self.wires.values():
+                    wire.call(b"SET", b"%s%d" % (side, layer), blob)
 
         def fetchall() -> None:
             self.ours.send(b"V.FETCHALL", b"whole_pk", b"whole_pv", b"0", count, b"FMT", b"RAW")
@@ -190,19 +205,23 @@ class Bench:
             for index in range(2 * layers):
                 self.ours.bulk(index * size)
 
-        def gets() -> None:
+        def gets(wire: Wire) -> None:
             for layer in range(layers):
-                self.redis.send(b"GET", b"whole_pk%d" % layer)
-                self.redis.send(b"GET", b"whole_pv%d" % layer)
+                wire.send(b"GET", b"whole_pk%d" % layer)
+                wire.send(b"GET", b"whole_pv%d" % layer)
             for index in range(2 * layers):
-                self.redis.bulk(index * size)
+                wire.bulk(index * size)
 
-        seconds = interleaved({"pionkv": fetchall, "redis": gets}, self.rounds, 2)
-        fetchall(), gets()
-        assert self.ours.room[: 64 * size] == self.redis.room[: 64 * size], "wrong rows"
-        self._add("FETCHALL 32 layers x 2 x 1 MiB", 2 * layers * size, seconds, "64 pipelined GETs", 1.5)
-        self.ours.call(b"KV.PREFIX.DROP", b"whole")
-        self.redis.call(b"FLUSHALL")
+        arms = {"pionkv": fetchall, **self._of_peers(gets)}
+        seconds = interleaved(arms, self.rounds, 2)
+        for arm in arms.values():
+            arm()
+        for wire in self.wires.values():
+            assert self.ours.room[: 64 * size] == wire.room[: 64 * size], "wrong rows"
+        self._add(
+            "FETCHALL 32 layers x 2 x 1 MiB", 2 * layers * size, seconds, "64 pipelined GETs of {}", 1.5
+        )
+        self._forget(b"whole")
 
     def packing(self) -> None:
         size = 16 * MIB
@@ -269,17 +288,21 @@ class Bench:
             self.ours.call(b"KV.PREFIX.DROP", b"cl")
 
     def small_commands(self) -> None:
-        for name, target in (("PING_MBULK", 0.5), ("SET", 0.4), ("GET", 0.4)):
-            ours, theirs = [], []
-            for _ in range(5):
-                ours.append(self._benchmark(self.ours_process.port, "-t", name.lower()))
-                theirs.append(self._benchmark(self.redis_port, "-t", name.lower()))
-            self._per_second(f"{name}, 50 connections, pipeline 16", ours, theirs, "redis-server", target)
-        ours, theirs = [], []
+        tests = {"PING_MBULK": 0.5, "SET": 0.4, "GET": 0.4}
+        for name, target in tests.items():
+            self._per_second(name, ("-t", name.lower()), ("-t", name.lower()), "{}-server", target)
+        self._per_second("LOOKUP", ("KV.PREFIX.LOOKUP", "none"), ("EXISTS", "none"), "{} EXISTS", 0.3)
+
+    def _per_second(
+        self, name: str, ours: tuple[str, ...], theirs: tuple[str, ...], peer: str, target: float
+    ) -> None:
+        seconds: dict[str, list[float]] = {"pionkv": [], **{peer: [] for peer in self.peers}}
         for _ in range(5):
-            ours.append(self._benchmark(self.ours_process.port, "KV.PREFIX.LOOKUP", "none"))
-            theirs.append(self._benchmark(self.redis_port, "EXISTS", "none"))
-        self._per_second("LOOKUP, 50 connections, pipeline 16", ours, theirs, "redis EXISTS", 0.3)
+            seconds["pionkv"].append(self._benchmark(self.ours_process.port, *ours))
+            for other, server in self.peers.items():
+                seconds[other].append(self._benchmark(server.port, *theirs))
+        work = f"{name}, 50 connections, pipeline 16"
+        self._add_rates(work, "thousand requests/s", 1e-3, seconds, peer, target)
 
     def _benchmark(self, port: int, *what: str) -> float:
         """Seconds a request, by redis-benchmark."""
@@ -287,39 +310,45 @@ class Bench:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return 1 / float(done.stdout.strip().splitlines()[-1].split(",")[1].strip('"'))
 
-    def _per_second(
-        self, work: str, ours: list[float], theirs: list[float], peer: str, target: float
-    ) -> None:
-        self.rows.append(rate_row(work, "thousand requests/s", 1e-3, ours, (peer, theirs), target))
-
-    def cpu(self, pids: dict[str, int]) -> None:
+    def cpu(self) -> None:
         """CPU seconds of each server for 4 GiB fetched in 16 MiB pieces."""
         size, pieces = 16 * MIB, 256
         contents, count = Contents(size), b"%d" % (size // ROW)
         self.ours.call(b"KV.PREFIX.REGISTER", b"cpu", b"%d" % DIM, b"fp16")
         self.ours.call(b"V.STOREBATCH", b"cpu_pk", b"0", b"0", count, contents.versions[0], b"FMT", b"F16")
-        self.redis.call(b"SET", b"cpu", contents.versions[0])
-        spent: dict[str, list[float]] = {"pionkv": [], "redis": []}
+        fetch = (b"V.FETCH", b"cpu_pk", b"0", b"RANGE", b"0", count, b"FMT", b"RAW")
+        arms: dict[str, tuple[int, Wire, tuple[bytes, ...]]] = {
+            "pionkv": (self.ours_process.pid, self.ours, fetch)
+        }
+        for name, wire in self.wires.items():
+            wire.call(b"SET", b"cpu", contents.versions[0])
+            arms[name] = self.peers[name].pid, wire, (b"GET", b"cpu")
+        spent: dict[str, list[float]] = {name: [] for name in arms}
         for _ in range(5):
-            for name, wire, command in (
-                ("pionkv", self.ours, (b"V.FETCH", b"cpu_pk", b"0", b"RANGE", b"0", count, b"FMT", b"RAW")),
-                ("redis", self.redis, (b"GET", b"cpu")),
-            ):
-                begin = cpu_seconds(pids[name])
+            for name, (pid, wire, command) in arms.items():
+                begin = cpu_seconds(pid)
                 for _ in range(pieces // 4):
                     wire.send(*command)
                     wire.bulk()
-                spent[name].append(cpu_seconds(pids[name]) - begin)
-        row = rate_row(
-            "server CPU for FETCH 16 MiB", "GB per CPU second", size * (pieces // 4) / 1e9, spent["pionkv"],
-            ("redis GET", spent["redis"]), 1.0,
-        )  # fmt: skip
-        self.rows.append(row)
-        self.ours.call(b"KV.PREFIX.DROP", b"cpu")
+                spent[name].append(cpu_seconds(pid) - begin)
+        amount = size * (pieces // 4) / 1e9
+        self._add_rates("server CPU for FETCH 16 MiB", "GB per CPU second", amount, spent, "{} GET", 1.0)
+        self._forget(b"cpu")
 
     def _add(self, work: str, size: int, seconds: dict[str, list[float]], peer: str, target: float) -> None:
-        ours, theirs = seconds["pionkv"], next(v for k, v in seconds.items() if k != "pionkv")
-        self.rows.append(rate_row(work, "GB/s", size / 1e9, ours, (peer, theirs), target))
+        self._add_rates(work, "GB/s", size / 1e9, seconds, peer, target)
+
+    def _add_rates(
+        self, work: str, unit: str, amount: float, seconds: dict[str, list[float]], peer: str, target: float
+    ) -> None:
+        """A row for each peer; `peer` names what it did, the target is stated against the first."""
+        first, *others = (name for name in seconds if name != "pionkv")
+        for name in (first, *others):
+            row = rate_row(
+                work, unit, amount, seconds["pionkv"], (peer.format(name), seconds[name]),
+                target if name == first else None,
+            )  # fmt: skip
+            self.rows.append(row)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -359,13 +388,20 @@ def bare_sender(kind: str, data: memoryview) -> Iterator[Callable[[memoryview], 
         os.waitpid(child, 0)
 
 
+class PeerServer(NamedTuple):
+    """A server beside ours."""
+
+    port: int
+    pid: int
+
+
 @contextmanager
-def redis_server() -> Iterator[tuple[int, int]]:
-    """A redis-server without persistence; its port and process id."""
+def peer_server(program: str = "redis-server") -> Iterator[PeerServer]:
+    """A server of plain keys without persistence, as Redis and Valkey are."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     process = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--io-threads", "1"],
+        [program, "--port", str(port), "--save", "", "--appendonly", "no", "--io-threads", "1"],
         stdout=subprocess.DEVNULL,
     )
     try:
@@ -375,7 +411,7 @@ def redis_server() -> Iterator[tuple[int, int]]:
                 break
             except OSError:
                 threading.Event().wait(0.05)
-        yield port, process.pid
+        yield PeerServer(port, process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -394,8 +430,12 @@ def main() -> None:
         ours = ServerProcess(folder / "data", "--unix-socket", unix, "--max-bytes", "16GB")
         ours.start()
         stack.callback(ours.stop)
-        port, pid = stack.enter_context(redis_server())
-        bench = Bench(ours, port, options.rounds, unix)
+        peers = {
+            name: stack.enter_context(peer_server(program))
+            for name in PEERS
+            if (program := shutil.which(f"{name}-server")) is not None
+        }
+        bench = Bench(ours, peers, options.rounds, unix)
         parts: dict[str, Callable[[], None]] = {
             "sizes": bench.sizes,
             "socket": bench.against_socket,
@@ -403,7 +443,7 @@ def main() -> None:
             "packing": bench.packing,
             "clients": bench.clients,
             "small": bench.small_commands,
-            "cpu": lambda: bench.cpu({"pionkv": ours.pid, "redis": pid}),
+            "cpu": bench.cpu,
         }
         for name, part in parts.items():
             if not options.only or name in options.only.split(","):

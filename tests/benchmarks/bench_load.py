@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from bench_io import DIM, MIB, ROW, Contents, ServerProcess, Wire, cpu_seconds, redis_server
+from bench_io import DIM, MIB, ROW, Contents, ServerProcess, Wire, cpu_seconds, peer_server
 from harness import Row, interleaved, rate_row, write_results
 
 LARGE = 64 * MIB
@@ -93,7 +93,7 @@ def ping_p99(port: int) -> float:
 def small_beside_large(rounds: int) -> list[Row]:
     with ExitStack() as stack:
         ours = stack.enter_context(running())
-        port, _ = stack.enter_context(redis_server())
+        port = stack.enter_context(peer_server()).port
         blob = Contents(LARGE).next()
         wire = Wire(("127.0.0.1", ours.port))
         store(wire, b"large", 1, LARGE)

@@ -4,11 +4,13 @@ The README's table of formats, and docs/benchmarks.md: every row of every benchm
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 from harness import RESULTS, ROOT
 from pionkv.kernels import LAYER_FORMATS, LayerSpec
 from pionkv.kernels.formats import HEAD
+from plots import ratio_chart
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 COMPARISONS = {
@@ -25,6 +27,9 @@ COMPARISONS = {
     "kernels_cpu": "Packing and unpacking on the CPU",
     "kernels_gpu": "Packing and unpacking on a GPU",
 }
+CHARTS = ("io", "load")
+"""Comparisons whose ratios are drawn, too."""
+IMAGES = PAGE.parent / "images"
 INTRODUCTION = """# Benchmarks
 
 Made from [results](results) by `make docs`. Each table is one run: arms took turns, outputs were compared
@@ -76,10 +81,24 @@ def results_page() -> str:
     """docs/benchmarks.md."""
     parts = [INTRODUCTION]
     for name, title in COMPARISONS.items():
-        path = RESULTS / f"{name}.json"
-        if path.exists():
-            parts.append(f"## {title}\n\n" + _section(name, json.loads(path.read_text(encoding="utf-8"))))
+        if (record := _record(name)) is not None:
+            chart = f"![Ratios of the table below]({IMAGES.name}/{name}.svg)\n\n" if name in CHARTS else ""
+            parts.append(f"## {title}\n\n{chart}{_section(name, record)}")
     return "\n".join(parts)
+
+
+def charts() -> dict[Path, str]:
+    """The pictures of that page."""
+    records = {name: record for name in CHARTS if (record := _record(name)) is not None}
+    return {
+        IMAGES / f"{name}.svg": ratio_chart(COMPARISONS[name], record["rows"])
+        for name, record in records.items()
+    }
+
+
+def _record(name: str) -> dict[str, Any] | None:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def _section(name: str, record: dict[str, Any]) -> str:
@@ -117,6 +136,7 @@ def _spread(values: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(results_page(), encoding="utf-8")
+    for path, text in {PAGE: results_page(), **charts()}.items():
+        path.write_text(text, encoding="utf-8")
     readme = ROOT / "README.md"
     readme.write_text(with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")

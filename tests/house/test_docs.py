@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 sys.path.append(str(ROOT / "tests" / "benchmarks"))
 
-from tables import PAGE, results_page, with_table  # noqa: E402
+from tables import PAGE, charts, results_page, with_table  # noqa: E402
 
 
 def test_the_command_page_is_the_command_table() -> None:
@@ -41,7 +41,8 @@ def test_the_readme_has_the_formats_and_figures_of_the_code_and_the_results() ->
 
 
 def test_the_benchmark_page_shows_the_results() -> None:
-    assert PAGE.read_text(encoding="utf-8") == results_page(), "run: make docs"
+    pages = {PAGE: results_page(), **charts()}
+    assert {path: path.read_text(encoding="utf-8") for path in pages} == pages, "run: make docs"
 
 
 def test_the_site_has_every_page_once() -> None:
