@@ -6,6 +6,7 @@ an unfinished reply must not be taken for the next one.
 
 import socket
 import ssl
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ from pionkv.protocol.request import Word, encode_command
 
 from .deadline import Deadline
 from .endpoint import Endpoint
-from .errors import BadReply, ConnectionLost, TimedOut
+from .errors import BadReply, ConnectionLost, ServerRefused, TimedOut, Unavailable
 from .replies import More, Place, Replies, count_rows, plain, raised_or
 from .tls import explained
 
 _TLS_BYTES = 1 << 18
+BESIDE_SECONDS = 0.5
+"""Seconds that opening a further connection may take: rows come over the first one, too."""
+
 _MOST_BUFFERS = 64  # per sendmsg; every system takes at least 16 and Linux takes 1,024
 
 
@@ -30,6 +34,15 @@ class Traffic:
 
     received: int = 0
     sent: int = 0
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def add(self, *, received: int = 0, sent: int = 0) -> None:
+        """Count some more; connections of several threads may do so at once."""
+        with self._lock:
+            self.received += received
+            self.sent += sent
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(self.received + other.received, self.sent + other.sent)
@@ -53,6 +66,8 @@ class Lane:
         self._socket: socket.socket | None = connection
         self.traffic = traffic or Traffic()
         self._replies = Replies()
+        self._endpoint: Endpoint | None = None
+        self._beside: list[Self] = []
         self.pending = 0
 
     @classmethod
@@ -65,6 +80,7 @@ class Lane:
         """
         with _translated(deadline):
             lane = cls(endpoint.connect(deadline), traffic)
+        lane._endpoint = endpoint
         try:
             lane.greet(endpoint, deadline)
         except ConnectionLost as error:
@@ -86,17 +102,38 @@ class Lane:
         return self._socket is None
 
     def close(self) -> None:
-        """Close the connection; more than once does nothing."""
+        """Close the connection, and those beside it; more than once does nothing."""
+        for lane in self._beside:
+            lane.close()
+        self._beside = []
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def interrupt(self) -> None:
-        """End the exchange that another thread waits in: the connection is lost to it."""
+        """End the exchange that another thread waits in: this connection, and those beside it, are lost."""
+        for lane in tuple(self._beside):
+            lane.interrupt()
         connection = self._socket
         if connection is not None:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def beside(self, count: int, deadline: Deadline) -> Sequence[Self]:
+        """Further connections to the server, each for a thread of its own, kept until this one is closed.
+
+        Args:
+            count: How many are wanted. Fewer are returned where the server takes no more.
+            deadline: Bounds the time that opening them takes.
+        """
+        self._beside = [lane for lane in self._beside if not lane.closed]
+        try:
+            while self._endpoint is not None and len(self._beside) < count:
+                soon = deadline.within(BESIDE_SECONDS)
+                self._beside.append(type(self).open(self._endpoint, soon, self.traffic))
+        except (Unavailable, ServerRefused):
+            self._endpoint = None  # it is not asked again
+        return self._beside[:count]
 
     def send(self, command: Sequence[Word], deadline: Deadline) -> None:
         """Send a command; its reply is to be received later, in order.
@@ -118,7 +155,7 @@ class Lane:
             while buffers:
                 connection.settimeout(deadline.wait())
                 sent = _send_some(connection, buffers)
-                self.traffic.sent += sent
+                self.traffic.add(sent=sent)
                 buffers = _unsent(buffers, sent)
 
     def receive(self, deadline: Deadline) -> object:
@@ -174,7 +211,7 @@ class Lane:
         count = connection.recv_into(room)
         if count == 0:
             raise ConnectionLost("the server ended the connection")
-        self.traffic.received += count
+        self.traffic.add(received=count)
         return count
 
     @contextmanager

@@ -11,7 +11,8 @@ from pionkv.kernels.formats import LayerSpec
 
 from . import cache_states, requests
 from .deadline import Deadline
-from .errors import Absent, BadReply, NotStored, ServerRefused
+from .errors import Absent, NotStored, ServerRefused
+from .fetching import Wanted, fetching
 from .identity import check_tokens
 from .lane import Lane
 from .mapping import NotMapped, PrefixMap, fill
@@ -31,6 +32,7 @@ def restore(
     ids: Sequence[int],
     route: Route,
     watch: Watch | None = None,
+    at: int | None = None,
 ) -> list[Any]:
     """Caches that hold the tokens `ids`, in the model's own element types.
 
@@ -45,6 +47,7 @@ def restore(
         route: How rows come; what came is counted there.
         watch: Says when the rest of what comes over a connection had better be prefilled: then the caches
             hold fewer tokens, which they tell. None, and for a model that keeps states: all of them.
+        at: The generation that the rows must be of; None: whatever is stored under the name.
 
     Raises:
         OtherTokens: The name stands for other tokens.
@@ -56,7 +59,7 @@ def restore(
     _check_stored(lane, deadline, namespace, shape, ids)
     if shape.specs:
         watched = None if shape.whole else watch
-        tokens, arrays = _rows(lane, deadline, namespace, shape, tokens, route, watched)
+        tokens, arrays = _rows(lane, deadline, namespace, shape, tokens, route, watched, at)
     held = states(lane, deadline, namespace, shape.layout, len(ids))
     # What is still to be computed can be computed by the thread that began it only.
     mx.eval(arrays)
@@ -81,6 +84,7 @@ def _rows(
     tokens: int,
     route: Route,
     watch: Watch | None,
+    at: int | None,
 ) -> tuple[int, list[Any]]:
     """How many tokens came, and the arrays of all layers kept as rows: k0 v0 k1 v1 and so on."""
     if route.maps and not any(spec.details.grouped for spec in shape.specs):
@@ -88,13 +92,16 @@ def _rows(
         if _map(lane, deadline, namespace, shape, tokens, arriving, route):
             return tokens, [each.array() for each in arriving]
     arriving = _landings(shape, tokens)
-    most = None if watch is None else watch.run
-    for start, end in runs(0, tokens, max(spec.wire.row_bytes for spec in shape.specs), most):
-        _fetch(lane, deadline, namespace, shape.specs, arriving, start, end)
-        if watch is not None and end < tokens and watch.stops(end, deadline.left):
-            for each in arriving:
-                each.cut(end)
-            return end, [each.array() for each in arriving]
+    row_bytes = tuple(spec.wire.row_bytes for spec in shape.specs)
+    with fetching(lane, deadline, Wanted(namespace, row_bytes, at), tokens, route.connections) as fetch:
+        route.used = fetch.connections
+        most = None if watch is None else watch.run * fetch.connections
+        for start, end in runs(0, tokens, max(row_bytes), most):
+            fetch.run(arriving, start, end)
+            if watch is not None and end < tokens and watch.stops(end, deadline.left):
+                for each in arriving:
+                    each.cut(end)
+                return end, [each.array() for each in arriving]
     return tokens, [each.array() for each in arriving]
 
 
@@ -128,6 +135,7 @@ def _map(
         route.not_mapped = str(error)
         return False
     route.mapped_bytes += shape.plan.bytes(tokens)
+    route.used = 0
     return True
 
 
@@ -184,31 +192,3 @@ def _reply_or_refusal(lane: Lane, deadline: Deadline) -> object:
 
 def _name(spec: LayerSpec) -> str:
     return f"{spec.format} of {spec.dim}"
-
-
-def _fetch(
-    lane: Lane,
-    deadline: Deadline,
-    namespace: Name,
-    specs: Sequence[LayerSpec],
-    arriving: Sequence[Landing],
-    start: int,
-    end: int,
-) -> None:
-    """One run of rows of everything; a landing is told of its rows when the next one's are about to come."""
-
-    def place(index: int, length: int) -> memoryview:
-        if index >= len(arriving):
-            raise BadReply(f"more than {len(arriving)} runs of rows")
-        if index:
-            arriving[index - 1].landed(start, end)
-        row_bytes = specs[index].wire.row_bytes
-        if length != (end - start) * row_bytes:
-            raise BadReply(f"{length} bytes for {end - start} rows of {row_bytes}")
-        return arriving[index].place(start, end)
-
-    lane.send(requests.fetch_all(namespace, start, end, "RAW"), deadline)
-    count = lane.receive_rows(place, deadline)
-    if count != len(arriving):
-        raise BadReply(f"{count} runs of rows where {len(arriving)} were expected")
-    arriving[-1].landed(start, end)

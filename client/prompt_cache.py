@@ -78,6 +78,7 @@ class PionPromptCache(AttendQueries):
         background: bool = True,
         waiting_bytes: int = 1 << 30,
         lane: LaneName = "auto",
+        connections: int | None = None,
         always_fetch: bool = False,
         wait_for_others: float = 60.0,
         unix_socket_path: str | None = None,
@@ -115,6 +116,8 @@ class PionPromptCache(AttendQueries):
             background: Publish beside the generation, from a copy; False publishes before the call returns.
             waiting_bytes: Bytes that what waits to be published may take; what does not fit is not published.
             lane: How rows come: "auto" chooses the fastest that works; see `route.LaneName`.
+            connections: Over how many connections a large prefix comes at once, where it does not come out of
+                files; None is half of this machine's cores, 4 at most.
             always_fetch: Restore what is stored even where prefilling it has been measured to be faster.
             wait_for_others: Seconds to wait, at most, for another process that computes the same prefix.
             unix_socket_path: Path of the server's Unix socket, used instead of host and port.
@@ -145,7 +148,7 @@ class PionPromptCache(AttendQueries):
         self._stats = Stats()
         endpoint = Endpoint(host, port, unix_socket_path, username, password, tls)
         endpoint = endpoint if url is None else Endpoint.from_url(url)
-        self._route = Route.of(lane, endpoint)
+        self._route = Route.of(lane, endpoint, connections)
         breaker, prefer_unix = Breaker(clock=clock), lane in ("auto", "map")
 
         def link() -> Link:
@@ -422,6 +425,7 @@ class PionPromptCache(AttendQueries):
             self._link.traffic + self._publisher.traffic + self.attend.traffic,
             admission_threshold=self._publisher.admission.threshold,
             bytes_mapped=self._route.mapped_bytes,
+            connections=self._route.used,
             last_not_mapped=self._route.not_mapped,
             stores_waiting=self._publisher.waiting,
             prefill_tokens_per_second=self._pace.prefill,

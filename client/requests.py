@@ -88,9 +88,27 @@ def store(
     return ("V.STOREBATCH", as_bytes(sid), layer, start, count, rows, *option, *within)
 
 
-def fetch_all(namespace: Name, start: int, end: int, form: str) -> Command:
-    """`V.FETCHALL` of both sides and all layers."""
-    return ("V.FETCHALL", *sessions_of(namespace), start, end, "FMT", form)
+def fetch_all(
+    namespace: Name,
+    start: int,
+    end: int,
+    form: str,
+    layers: tuple[int, int] | None = None,
+    at: int | None = None,
+) -> Command:
+    """`V.FETCHALL` of both sides.
+
+    Args:
+        namespace: The prefix.
+        start: The first row.
+        end: One past the last row.
+        form: What the rows come as.
+        layers: The first of the layers and one past the last; None: all.
+        at: The generation that they must be of; None: any.
+    """
+    some: Command = () if layers is None else ("LAYERS", *layers)
+    then: Command = () if at is None else ("AT", at)
+    return ("V.FETCHALL", *sessions_of(namespace), start, end, "FMT", form, *some, *then)
 
 
 def match(ids: Sequence[int], model: str, *, whole: bool) -> Command:

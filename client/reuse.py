@@ -124,7 +124,9 @@ def restore_longest(
     found = find_worth(lane, deadline, model, shape, ids, pace, beyond)
     begin = clock()
     watch = None if pace is None else Watch(pace, shape.plan.bytes(1), found.tokens, clock)
-    caches = restore(lane, deadline, found.namespace, shape, ids[: found.tokens], route, watch)
+    caches = restore(
+        lane, deadline, found.namespace, shape, ids[: found.tokens], route, watch, found.generation
+    )
     if pace is not None:
         pace.fetched(shape.plan.bytes(held(shape, caches, found.tokens)), clock() - begin)
     return found, caches

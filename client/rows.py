@@ -5,6 +5,7 @@ A row on the wire is one token, ``heads × head_dim`` elements; a cache keeps ``
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -75,8 +76,8 @@ def room(tokens: int) -> int:
     return (tokens // step + 1) * step
 
 
-class Scratch:
-    """Memory for rows on their way, used again and again: touched pages are fast."""
+class Scratch(threading.local):
+    """Memory for rows on their way, used again and again: touched pages are fast. Each thread has its own."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)

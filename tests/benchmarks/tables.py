@@ -17,6 +17,7 @@ COMPARISONS = {
     "io": "Moving bytes, beside redis-server and a bare socket",
     "load": "Cost as work grows",
     "workers": "One worker and two",
+    "connections": "A large prefix over one connection and over several",
     "client": "Time to the first token",
     "tier": "A tier of several servers, beside redis-py",
     "conversation": "What a long conversation writes",

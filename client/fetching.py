@@ -1,0 +1,158 @@
+"""Rows of a prefix as they come over connections: one, or several at once for a large prefix.
+
+One connection is one thread here that receives, cuts rows into heads, and is the first to touch the memory
+they go to; it does not use up a fast link. Several bring some layers each, and touch memory at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Protocol
+
+from . import requests
+from .deadline import Deadline
+from .errors import BadReply, NotStored, ServerRefused
+from .lane import Lane
+from .requests import Name
+
+MOST_CONNECTIONS = 4
+"""At once: more of them gained nothing."""
+BYTES_A_CONNECTION = 8 << 20
+"""A connection that brings fewer does not pay."""
+
+
+class Receiver(Protocol):
+    """Where the rows of one layer and side go."""
+
+    def place(self, start: int, end: int) -> memoryview:
+        """Writable bytes for rows `start` to `end - 1` in their stored format."""
+
+    def landed(self, start: int, end: int) -> None:
+        """Say that those rows have been written there; other receivers may be at work meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is fetched.
+
+    Attributes:
+        namespace: The prefix.
+        row_bytes: Bytes of a row of each layer and side: k0 v0 k1 v1 and so on.
+        at: The generation that the rows must be of; None: whatever is stored, over one connection, since
+            several might bring rows of different ones.
+    """
+
+    namespace: Name
+    row_bytes: tuple[int, ...]
+    at: int | None = None
+
+
+def connections_here() -> int:
+    """How many connections pay on this machine: the server, or the model, needs cores, too."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST_CONNECTIONS, cores // 2))
+
+
+class Fetch:
+    """Brings rows over a connection, and others beside it where that pays.
+
+    Attributes:
+        connections: How many they are.
+    """
+
+    def __init__(
+        self, lane: Lane, deadline: Deadline, wanted: Wanted, tokens: int, most: int, pool: ThreadPoolExecutor
+    ) -> None:
+        """Open what is needed; see `fetching`."""
+        layers = len(wanted.row_bytes) // 2
+        pays = tokens * sum(wanted.row_bytes) // BYTES_A_CONNECTION
+        count = 1 if wanted.at is None else max(1, min(most, layers, pays))
+        self._lanes = [lane, *lane.beside(count - 1, deadline)]
+        self._deadline = deadline
+        self._wanted = wanted
+        self._pool = pool
+        self.connections = len(self._lanes)
+        self._shares = list(pairwise(_cuts(wanted.row_bytes, self.connections)))
+
+    def run(self, receivers: Sequence[Receiver], start: int, end: int) -> None:
+        """Fetch rows `start` to `end - 1` of everything.
+
+        Raises:
+            NotStored: They are of another generation.
+            BadReply: Something else came.
+            StoreError: The server refused, or is not available.
+        """
+        (ours, share), *rest = zip(self._lanes, self._shares, strict=True)
+        others = [self._pool.submit(self._bring, lane, each, receivers, start, end) for lane, each in rest]
+        try:
+            self._bring(ours, share, receivers, start, end)
+            for each in others:
+                each.result()
+        except BaseException:
+            # What they are still about to receive is of no use, and nobody is to wait for it.
+            for lane, _ in rest:
+                lane.interrupt()
+            wait(others)
+            for lane, _ in rest:
+                lane.close()
+            raise
+
+    def _bring(
+        self, lane: Lane, share: tuple[int, int], receivers: Sequence[Receiver], start: int, end: int
+    ) -> None:
+        first, last = share
+        wanted, arriving = self._wanted, receivers[2 * first : 2 * last]
+        widths = wanted.row_bytes[2 * first : 2 * last]
+
+        def place(index: int, length: int) -> memoryview:
+            if index >= len(arriving):
+                raise BadReply(f"more than {len(arriving)} runs of rows")
+            if index:
+                arriving[index - 1].landed(start, end)
+            if length != (end - start) * widths[index]:
+                raise BadReply(f"{length} bytes for {end - start} rows of {widths[index]}")
+            return arriving[index].place(start, end)
+
+        layers = share if self.connections > 1 else None
+        lane.send(requests.fetch_all(wanted.namespace, start, end, "RAW", layers, wanted.at), self._deadline)
+        try:
+            count = lane.receive_rows(place, self._deadline)
+        except ServerRefused as error:
+            if error.code == "STALE":
+                raise NotStored("replaced a moment ago") from error
+            raise
+        if count != len(arriving):
+            raise BadReply(f"{count} runs of rows where {len(arriving)} were expected")
+        arriving[-1].landed(start, end)
+
+
+@contextmanager
+def fetching(lane: Lane, deadline: Deadline, wanted: Wanted, tokens: int, most: int) -> Iterator[Fetch]:
+    """Connections that bring so many rows of everything.
+
+    Args:
+        lane: One that is open; the others are kept with it.
+        deadline: Bounds all of it.
+        wanted: What is fetched.
+        tokens: How many rows, about: for few of them one connection is enough.
+        most: Connections at once.
+    """
+    with ThreadPoolExecutor(MOST_CONNECTIONS, "pionkv rows") as pool:
+        yield Fetch(lane, deadline, wanted, tokens, most, pool)
+
+
+def _cuts(row_bytes: Sequence[int], shares: int) -> list[int]:
+    """Where to cut the layers so that shares have about as many bytes; each has a layer at least."""
+    layers = [keys + values for keys, values in zip(row_bytes[::2], row_bytes[1::2], strict=True)]
+    ends, total = list(accumulate(layers)), sum(layers)
+    cuts = [0]
+    for share in range(1, shares):
+        wanted = total * share / shares
+        nearest = min(range(len(layers)), key=lambda layer: abs(ends[layer] - wanted)) + 1
+        cuts.append(max(cuts[-1] + 1, min(nearest, len(layers) - (shares - share))))
+    return [*cuts, len(layers)]
