@@ -134,17 +134,18 @@ def _run_of_client(
     # Written with an eye on speed: this loop is what a small command costs.
     answers, times = results
     # Only reads are run on a snapshot.
-    writer, reads_only = cast(KeyWriter, keys), not isinstance(keys, KeyWriter)
+    writer = cast(KeyWriter, keys)
+    changed = keys.writer if isinstance(keys, KeyWriter) else None
     before = 0
     for entry, args in calls:
-        if not reads_only:
-            before = keys.changes
+        if changed is not None:
+            before = changed.changes
         try:
             answer: Answer | Exception = entry.run(writer, args, protocol)  # type: ignore[misc]
         except (PageGone, PageCorrupt):
             raise
         except (CommandError, StorageError) as error:
-            if keys.changes != before:
+            if changed is not None and changed.changes != before:
                 raise
             answer = error
         answers.append(answer)

@@ -119,6 +119,12 @@ class Reader:
         """End the transaction."""
         self.txn.abort()
 
+    @property
+    def state(self) -> int:
+        """The number of the transaction that made what this one sees."""
+        number: int = self.txn.id()
+        return number
+
     def get(self, table: str, key: bytes) -> bytes | None:
         """The value of a key, or None."""
         # Arguments by name would cost as much again as finding a record does.

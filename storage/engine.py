@@ -13,13 +13,17 @@ from .checkpoint import Checkpointer
 from .directory import Directory
 from .errors import Expired, Immutable, NameLimit, OutOfBudget, Quarantined, StaleGeneration, UnknownSession
 from .evict import make_room, make_tenant_room
+from .known import Known
 from .maps import PageMaps
-from .names import key_of, unit_of
+from .names import LONGEST_PLAIN_KEY, key_of, unit_of
 from .open_pages import OpenPages
 from .options import StoreOptions
 from .reaper import Reaper
 from .records import NamespaceRecord, SessionRecord
 from .usage import Usage
+
+RECORDS_KEPT = 8192
+"""Namespaces whose records are kept decoded."""
 
 
 @dataclass
@@ -44,6 +48,7 @@ class Engine:
             and the bytes they have so far.
         reserved_by: Those of them that are a tenant's.
         quotas: What a tenant may have stored.
+        lookups: Namespaces that can be restored, their deadlines aside; None for others.
     """
 
     directory: Directory
@@ -62,6 +67,9 @@ class Engine:
     late: dict[bytes, int] = field(default_factory=dict)
     reserved_by: Counter[bytes] = field(default_factory=Counter)
     quotas: Mapping[bytes, int] = field(default_factory=dict)
+    lookups: Known[NamespaceRecord | None] = field(
+        default_factory=lambda: Known(RECORDS_KEPT, LONGEST_PLAIN_KEY)
+    )
 
     def check_name(self, name: bytes) -> None:
         """Raises `NameLimit` for an empty or too long name."""

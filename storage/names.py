@@ -14,7 +14,7 @@ from .page import K_SIDE, V_SIDE
 K_SUFFIX, V_SUFFIX = b"_pk", b"_pv"
 PREFIX, SINGLE = b"p", b"s"
 
-_LONGEST_PLAIN_KEY = 254
+LONGEST_PLAIN_KEY = 254
 _HASHED_HEAD = 223
 
 
@@ -41,6 +41,6 @@ def sids_of(unit: bytes) -> tuple[bytes, ...]:
 
 def key_of(name: bytes) -> bytes:
     """The catalog key of a name: LMDB takes 511 bytes, so a long name ends in its BLAKE2b-256."""
-    if len(name) <= _LONGEST_PLAIN_KEY:
+    if len(name) <= LONGEST_PLAIN_KEY:
         return name
     return name[:_HASHED_HEAD] + hashlib.blake2b(name, digest_size=32).digest()

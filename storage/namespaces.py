@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from . import gone, marks, prompts, refs
 from .catalog import Reader, Writer
-from .engine import Engine
+from .engine import RECORDS_KEPT, Engine
 from .errors import (
     BadRange,
     NamespaceExists,
@@ -36,8 +36,6 @@ from .units import (
 )
 
 _BATCH = 256
-RECORDS_KEPT = 8192
-"""Decoded records that lookups remember, by their stored form."""
 
 
 class SessionView(NamedTuple):
@@ -148,15 +146,22 @@ def lookup(engine: Engine, namespace: bytes, view: Reader | None = None) -> Name
     if view is None:
         with engine.catalog.snapshot() as reader:
             return lookup(engine, namespace, reader)
-    unit = unit_of_namespace(namespace)
-    key = key_of(unit)
+    known = engine.lookups.of(view.state)
+    record = known[namespace] if namespace in known else _look_up(engine, namespace, view)
+    if record is None or record.has_expired(now := engine.clock()):
+        return None
+    engine.usage.note(record.unit, now)
+    return record
+
+
+def _look_up(engine: Engine, namespace: bytes, view: Reader) -> NamespaceRecord | None:
+    """The namespace if it can be restored as long as it has not expired, known from now on."""
+    key = key_of(unit_of_namespace(namespace))
     raw = view.get("namespaces", key)
-    if raw is None or view.get("quarantine", key) is not None:
-        return None
-    record, now = _decoded(raw), engine.clock()
-    if not record.is_hit or record.has_expired(now):
-        return None
-    engine.usage.note(unit, now)
+    record = None if raw is None or view.get("quarantine", key) is not None else _decoded(raw)
+    if record is not None and not record.is_hit:
+        record = None
+    engine.lookups.add(namespace, record)
     return record
 
 

@@ -263,7 +263,7 @@ class StateRecord:
 _STATE = struct.Struct("<QQQ")
 
 
-CATALOG_VERSION = 2
+CATALOG_VERSION = 3
 """Moves when a stored form changes, so that no build reads what another one wrote as something else."""
 
 

@@ -154,7 +154,7 @@ def size(keys: KeyReader, args: Sequence[Argument], protocol: int) -> bytes:
     """DBSIZE: what FLUSHALL would remove; for a tenant what is its own."""
     if tag := keys.listing.tag:
         return reply.integer(generic.count_tagged(keys, tag))
-    return reply.integer(keys.reader.entries("keys") + keys.reader.entries("namespaces"))
+    return reply.integer(keys.count() + keys.reader.entries("namespaces"))
 
 
 def flush(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> bytes:

@@ -25,7 +25,8 @@ SYNTAX = CommandError("ERR", "syntax error")
 
 def get(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
     """GET key."""
-    return value(strings.get(keys, blob(args[1])), protocol)
+    found = strings.get(keys, blob(args[1]))
+    return reply.bulk(found) if type(found) is bytes else value(found, protocol)
 
 
 def get_range(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
@@ -75,8 +76,6 @@ class SetOptions:
     @classmethod
     def read(cls, args: Sequence[Argument]) -> SetOptions:
         """From the arguments after the value."""
-        if len(args) == 3:
-            return PLAIN
         condition, answers_old, keeps, expiration = Condition.ALWAYS, False, False, None
         cursor = Cursor(args, 3)
         while cursor:
@@ -95,13 +94,13 @@ class SetOptions:
         return cls(condition, answers_old, keeps, expiration)
 
 
-PLAIN = SetOptions(Condition.ALWAYS, answers_old=False, keeps_deadline=False, expiration=None)
-
-
 def put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     """SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]."""
-    options = SetOptions.read(args)
     name = blob(args[1])
+    if len(args) == 3:
+        strings.put(keys, name, data(args[2]))
+        return OK
+    options = SetOptions.read(args)
     at = 0 if options.expiration is None else deadline(keys.now, *options.expiration, "set")
     old = strings.get(keys, name) if options.answers_old else None
     done = strings.put(

@@ -4,8 +4,8 @@ A key's place in the catalog is the BLAKE2b-128 of its name: of fixed length, so
 as they like, and evenly spread, so that a cursor over places is a number (SCAN) and a random place is a
 random key.
 
-    keys        place                                  -> Entry
-    values      id                                     -> the bytes of a string
+    keys        place                                  -> Entry, and the bytes of a string of up to 1024
+    values      id                                     -> the bytes of a longer string
     large       id                                     -> or where they are: see large.py
     fields      id, BLAKE2b-128 of the field or member -> field, and its value or score
     scores      id, score in sortable form, member     -> the score as it was given
@@ -19,10 +19,11 @@ Numbers in keys are u64, big-endian. An `id` is given once: contents move with i
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Self
 
 from ..records import SEAL_BYTES, seal, unseal
@@ -38,9 +39,8 @@ SHORT_NAME = 64
 PLACES_KEPT = 8192
 """A command asks for the place of a key several times; places of so many short names are remembered."""
 
-ENTRIES_KEPT = 4096
-SHORT_RECORD = 256
-"""So many decoded entries are remembered, by their stored forms of up to so many bytes."""
+SHORT_VALUE = 1024
+"""A string of up to so many bytes is part of its key's record: one item of the catalog less to be found."""
 
 _RECORD = struct.Struct("<BBQQQQQQQ")
 
@@ -65,6 +65,7 @@ class Encoding(IntEnum):
 
 
 _KINDS, _ENCODINGS = tuple(Kind), tuple(Encoding)
+_STRING = int(Kind.STRING)
 """By number: looked up faster than an enumeration does."""
 
 
@@ -82,7 +83,8 @@ class Entry:
         cost: Bytes it takes of the budget; 0 when it is not stored yet.
         version: Moves with every change (WATCH).
         used: When it was last used, seconds.
-        digest: xxh3-64 of a string that is not in a page.
+        digest: xxh3-64 of a string that is neither in the record nor in a page.
+        value: The string itself, if it is short.
     """
 
     name: bytes
@@ -95,6 +97,7 @@ class Entry:
     version: int = 0
     used: int = 0
     digest: int = 0
+    value: bytes = b""
 
     @property
     def place(self) -> bytes:
@@ -108,33 +111,25 @@ class Entry:
 
     def encode(self) -> bytes:
         """The stored form."""
-        fixed = _RECORD.pack(
-            self.kind,
-            self.encoding,
-            self.id,
-            self.deadline,
-            self.count,
-            self.cost,
-            self.version,
-            self.used,
-            self.digest,
-        )
-        return seal(fixed + self.name)
+        return seal(_RECORD.pack(*_numbers(self)) + self.name + self.value)
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
         """The entry of a stored form."""
         body = unseal(raw)
-        kind, encoding, number, *numbers = _RECORD.unpack_from(body)
-        return cls(body[_RECORD.size :], _KINDS[kind], number, _ENCODINGS[encoding], *numbers)
+        kind, encoding, number, deadline, count, cost, version, used, digest = _RECORD.unpack_from(body)
+        end = len(body) - (count if kind == _STRING and count <= SHORT_VALUE else 0)
+        name, value = body[_RECORD.size : end], body[end:]
+        of, coded = _KINDS[kind], _ENCODINGS[encoding]
+        return cls(name, of, number, coded, deadline, count, cost, version, used, digest, value)
+
+    def copy(self) -> Self:
+        """Another one that is the same."""
+        return type(self)(*_everything(self))
 
 
-def view_of(raw: bytes) -> Entry:
-    """The entry of a stored form; a shared object, not to be changed."""
-    return _view_of_short(raw) if len(raw) <= SHORT_RECORD else Entry.decode(raw)
-
-
-_view_of_short = lru_cache(ENTRIES_KEPT)(Entry.decode)
+_numbers = attrgetter("kind", "encoding", "id", "deadline", "count", "cost", "version", "used", "digest")
+_everything = attrgetter(*(field.name for field in fields(Entry)))
 
 
 def place_of(name: bytes) -> bytes:
@@ -163,4 +158,19 @@ def item_cost(key: int, value: int) -> int:
 
 def entry_cost(name: bytes) -> int:
     """Bytes that a key takes beside its contents, its deadline included."""
-    return item_cost(PLACE_BYTES, _RECORD.size + len(name) + SEAL_BYTES) + item_cost(8 + PLACE_BYTES, 0)
+    return _record_cost(len(name)) + item_cost(8 + PLACE_BYTES, 0)
+
+
+def short_cost(name: bytes, size: int) -> int:
+    """Bytes that a short string adds to the record of its key."""
+    return _record_cost(len(name) + size) - _record_cost(len(name))
+
+
+def contents_cost(entry: Entry, name: bytes) -> int:
+    """Bytes that the contents of a stored key would take under another name."""
+    size = len(entry.value)
+    return entry.cost - entry_cost(entry.name) - short_cost(entry.name, size) + short_cost(name, size)
+
+
+def _record_cost(length: int) -> int:
+    return item_cost(PLACE_BYTES, _RECORD.size + length + SEAL_BYTES)

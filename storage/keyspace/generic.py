@@ -12,7 +12,7 @@ from ..units import drop_unit
 from . import fields, large, strings
 from .access import KeyReader, KeyWriter, account
 from .cursors import empty
-from .entry import Entry, Kind, entry_cost
+from .entry import SHORT_VALUE, Entry, Kind, contents_cost
 from .errors import NoSuchKey, SameKey
 from .zranges import walk, whole
 from .zsets import SCORE, sortable
@@ -82,7 +82,7 @@ def copy(keys: KeyWriter, name: bytes, to: bytes, *, replace: bool = False) -> b
             return False
         keys.remove(other)
     twin = Entry(to, entry.kind, keys.writer.new_serial(), entry.encoding, count=entry.count)
-    keys.charge(twin, entry.cost - entry_cost(name))
+    keys.charge(twin, contents_cost(entry, to))
     if entry.deadline:
         keys.set_deadline(twin, entry.deadline)
     _copy_contents(keys, entry, twin)
@@ -95,8 +95,9 @@ def _copy_contents(keys: KeyWriter, entry: Entry, twin: Entry) -> None:
         large.share(keys.writer, entry, twin)
         return
     if entry.kind is Kind.STRING:
-        keys.writer.put("values", twin.key, strings.load(keys, entry))
-        twin.digest = entry.digest
+        twin.value, twin.digest = entry.value, entry.digest
+        if entry.count > SHORT_VALUE:
+            keys.writer.put("values", twin.key, strings.load(keys, entry))
         return
     for field, value in list(fields.items(keys, entry)):
         fields.put(keys, twin, field, value)
@@ -107,7 +108,7 @@ def _copy_contents(keys: KeyWriter, entry: Entry, twin: Entry) -> None:
 
 def entries(keys: KeyReader) -> Iterable[Entry]:
     """Every key, in no particular order."""
-    for _, raw in keys.reader.scan("keys"):
+    for _, raw in keys.records():
         entry = Entry.decode(raw)
         if keys.lists(entry):
             yield entry
@@ -115,7 +116,7 @@ def entries(keys: KeyReader) -> Iterable[Entry]:
 
 def count_tagged(keys: KeyReader, tag: bytes) -> int:
     """How many keys and units have names that begin so; reads all of them."""
-    entries = (Entry.decode(raw) for _, raw in keys.reader.scan("keys"))
+    entries = (Entry.decode(raw) for _, raw in keys.records())
     units = (keys.reader.scan("namespaces", prefix=kind + tag) for kind in (PREFIX, SINGLE))
     return sum(entry.name.startswith(tag) for entry in entries) + sum(1 for found in units for _ in found)
 
@@ -124,7 +125,7 @@ def random_key(keys: KeyReader, source: random.Random) -> bytes | None:
     """The name of a random key, or None when there is none."""
     start = source.randbytes(8)
     for begin in (start, b""):
-        for _, raw in keys.reader.scan("keys", start=begin):
+        for _, raw in keys.records(begin):
             entry = Entry.decode(raw)
             if keys.lists(entry):
                 return entry.name
@@ -149,7 +150,7 @@ def scan(
     """
     found: list[bytes] = []
     at = -1
-    for looked, (key, raw) in enumerate(keys.reader.scan("keys", start=cursor.to_bytes(8, "big"))):
+    for looked, (key, raw) in enumerate(keys.records(cursor.to_bytes(8, "big"))):
         before, at = at, int.from_bytes(key[:8], "big")
         if looked >= count and at != before:
             return at, found
@@ -176,6 +177,7 @@ def scan_fields(
 def flush(keys: KeyWriter) -> None:
     """Remove everything: every key, and every namespace and session with it."""
     writer = keys.writer
+    keys.forget()
     for key, _ in list(writer.scan("large")):
         large.release(writer, key)
     for table in TABLES:
@@ -193,4 +195,4 @@ def note_uses(keys: KeyWriter, uses: Mapping[bytes, int]) -> None:
         if raw is not None:
             entry = Entry.decode(raw)
             entry.used = max(entry.used, used)
-            keys.writer.put("keys", place, entry.encode())
+            keys.put(entry)

@@ -88,6 +88,7 @@ def store(keys: KeyWriter, entry: Entry, value: bytes | memoryview | LargeWrite)
     if not isinstance(value, LargeWrite):
         write = LargeWrite(keys.engine, entry.place, len(value), tenant_of(entry.name))
         keys.made.append(write)
+        keys.writer.changes += 1
         write.fill(value)
         write.finish()
         value = write

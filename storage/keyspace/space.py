@@ -11,9 +11,10 @@ from ..accounts import EVERYTHING, Listing, tenant_of
 from ..catalog import Writer
 from ..engine import Engine
 from ..errors import PageCorrupt, PageGone
+from ..known import Known
 from . import expiry, large, strings
-from .access import KeyReader, KeyWriter
-from .entry import place_of
+from .access import ENTRIES_KNOWN, KNOWN_BYTES, KeyReader, KeyWriter
+from .entry import Entry, place_of
 from .errors import DamagedValue
 from .generic import note_uses
 from .large_write import LargeWrite
@@ -58,6 +59,7 @@ class Keyspace:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._uses: dict[bytes, int] = {}
+        self._known: Known[Entry] = Known(ENTRIES_KNOWN, KNOWN_BYTES)
 
     def read(
         self,
@@ -80,7 +82,8 @@ class Keyspace:
         for attempt in range(_ATTEMPTS):
             try:
                 with engine.catalog.snapshot() as reader:
-                    return question(KeyReader(reader, self._now(), engine, uses, listing))
+                    known = self._known.of(reader.state)
+                    return question(KeyReader(reader, self._now(), engine, uses, listing, known))
             except PageGone as error:
                 # Another process has let go of a page since the snapshot: there is a newer state.
                 if attempt == _ATTEMPTS - 1:
@@ -105,19 +108,23 @@ class Keyspace:
 
         def run(writer: Writer) -> T:
             nonlocal keys
-            _undo(keys)
-            keys = KeyWriter(writer, now, engine, self._noting())
-            return change(keys)
+            self._undo(keys)
+            keys = KeyWriter(writer, now, engine, self._noting(), self._known.of(writer.id - 1))
+            result = change(keys)
+            keys.store()
+            return result
 
         try:
             result = engine.catalog.write(run, reuse=True)
         except (PageGone, PageCorrupt) as error:
-            _undo(keys)
+            self._undo(keys)
             raise DamagedValue(str(error)) from error
         except BaseException:
-            _undo(keys)
+            self._undo(keys)
             raise
-        for write in keys.named if keys is not None else ():
+        assert keys is not None
+        self._known.moved(keys.writer.id)
+        for write in keys.named:
             write.committed()
         return result
 
@@ -159,15 +166,16 @@ class Keyspace:
                 evicted=totals.keys_evicted,
             )
 
+    def _undo(self, keys: KeyWriter | None) -> None:
+        """The transaction is given up: what it wrote beside the catalog goes."""
+        if keys is not None:
+            self._known.forget()
+            for write in keys.made:
+                write.abort()
+
     def _noting(self) -> dict[bytes, int] | None:
         """Where uses are noted, unless too many are already."""
         return self._uses if len(self._uses) < USES_NOTED else None
 
     def _now(self) -> int:
         return int(self._engine.clock() * 1000)
-
-
-def _undo(keys: KeyWriter | None) -> None:
-    """The transaction is given up: what it wrote beside the catalog goes."""
-    for write in keys.made if keys is not None else ():
-        write.abort()

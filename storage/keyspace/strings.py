@@ -9,7 +9,7 @@ from xxhash import xxh3_64_intdigest
 
 from . import large, large_write
 from .access import KeyReader, KeyWriter
-from .entry import Encoding, Entry, Kind, item_cost
+from .entry import SHORT_VALUE, Encoding, Entry, Kind, item_cost, short_cost
 from .errors import DamagedValue, NotANumber, ValueLimit, WouldOverflow
 from .large import LARGE_BYTES
 from .large_write import LargeWrite
@@ -41,18 +41,26 @@ class Condition(Enum):
     IF_PRESENT = "XX"
 
 
+STRING, RAW, EMBSTR, INT = Kind.STRING, Encoding.RAW, Encoding.EMBSTR, Encoding.INT
+ALWAYS = Condition.ALWAYS
+"""Found faster here than in their classes."""
+
 Value = bytes | memoryview
 """A string; a large one is a view of its page, which stays valid as long as it is referenced."""
 
 
 def get(keys: KeyReader, name: bytes) -> Value | None:
     """The value, or None. Raises `WrongType`."""
-    entry = keys.get(name, Kind.STRING)
-    return None if entry is None else load(keys, entry)
+    entry = keys.view(name, STRING)
+    if entry is None:
+        return None
+    return entry.value if entry.count <= SHORT_VALUE else load(keys, entry)
 
 
 def load(keys: KeyReader, entry: Entry) -> Value:
     """The value of a string that is there. Raises `DamagedValue`."""
+    if entry.count <= SHORT_VALUE:
+        return entry.value
     if entry.count >= LARGE_BYTES:
         return keys.view_page(large.find(keys.reader, entry).page, entry.count)
     value = keys.reader.get("values", entry.key)
@@ -63,7 +71,7 @@ def load(keys: KeyReader, entry: Entry) -> Value:
 
 def length(keys: KeyReader, name: bytes) -> int:
     """Bytes of the value, 0 when there is none. Raises `WrongType`."""
-    entry = keys.get(name, Kind.STRING)
+    entry = keys.view(name, STRING)
     return 0 if entry is None else entry.count
 
 
@@ -84,7 +92,7 @@ def put(
     *,
     deadline: int = 0,
     keep_deadline: bool = False,
-    condition: Condition = Condition.ALWAYS,
+    condition: Condition = ALWAYS,
 ) -> bool:
     """Set a string, in the place of whatever the key held.
 
@@ -103,16 +111,27 @@ def put(
         ValueLimit: The value is too long.
         OutOfBudget: There is no room for it.
     """
+    known = keys.known.get(name)
+    if (
+        known is not None
+        and type(value) is bytes
+        and condition is ALWAYS
+        and not (deadline or known.deadline)
+        and known.kind is STRING
+        and known.count <= SHORT_VALUE >= len(value)
+    ):
+        _replace_short(keys, known, value)
+        return True
     entry = keys.find(name)
-    if condition is not Condition.ALWAYS and (entry is None) is (condition is Condition.IF_PRESENT):
+    if condition is not ALWAYS and (entry is None) is (condition is Condition.IF_PRESENT):
         return False
     if keep_deadline:
         deadline = entry.deadline if entry is not None else 0
-    if entry is not None and entry.kind is not Kind.STRING:
+    if entry is not None and entry.kind is not STRING:
         keys.remove(entry)
         entry = None
     if entry is None:
-        entry = Entry(name, Kind.STRING, keys.writer.new_serial(), Encoding.RAW)
+        entry = Entry(name, STRING, keys.writer.new_serial(), RAW)
     if entry.deadline != deadline:
         keys.set_deadline(entry, deadline)
     _store(keys, entry, value, encoding_of(value))
@@ -121,11 +140,11 @@ def put(
 
 def append(keys: KeyWriter, name: bytes, tail: bytes) -> int:
     """Add bytes at the end; the length of the result. Raises `WrongType`, `ValueLimit`, `OutOfBudget`."""
-    entry = keys.get(name, Kind.STRING)
+    entry = keys.get(name, STRING)
     if entry is None:
         put(keys, name, tail)
         return len(tail)
-    _store(keys, entry, b"".join((load(keys, entry), tail)), Encoding.RAW)
+    _store(keys, entry, b"".join((load(keys, entry), tail)), RAW)
     return entry.count
 
 
@@ -135,14 +154,14 @@ def set_range(keys: KeyWriter, name: bytes, offset: int, part: bytes) -> int:
     Raises:
         WrongType, ValueLimit, OutOfBudget: As the names say.
     """
-    entry = keys.get(name, Kind.STRING)
+    entry = keys.get(name, STRING)
     if not part:
         return entry.count if entry is not None else 0
     check_length(offset + len(part))
-    entry = entry or Entry(name, Kind.STRING, keys.writer.new_serial(), Encoding.RAW)
+    entry = entry or Entry(name, STRING, keys.writer.new_serial(), RAW)
     old = bytes(load(keys, entry)) if entry.cost else b""
     changed = old[:offset].ljust(offset, b"\0") + part + old[offset + len(part) :]
-    _store(keys, entry, changed, Encoding.RAW)
+    _store(keys, entry, changed, RAW)
     return entry.count
 
 
@@ -155,7 +174,7 @@ def increment(keys: KeyWriter, name: bytes, step: int) -> int:
         WouldOverflow: The result is none.
         OutOfBudget: There is no room for it.
     """
-    entry = keys.get(name, Kind.STRING)
+    entry = keys.get(name, STRING)
     value = parse_integer(_number(keys, entry))
     if value is None:
         raise NotANumber(NOT_AN_INTEGER)
@@ -175,11 +194,11 @@ def increment_float(keys: KeyWriter, name: bytes, step: bytes) -> bytes:
         WouldOverflow: The result is not finite.
         OutOfBudget: There is no room for it.
     """
-    entry = keys.get(name, Kind.STRING)
+    entry = keys.get(name, STRING)
     old = decimal(_number(keys, entry))
     text = add_decimals(old, decimal(step))
-    entry = entry or Entry(name, Kind.STRING, keys.writer.new_serial(), Encoding.RAW)
-    _store(keys, entry, text, Encoding.EMBSTR if len(text) <= EMBEDDED_BYTES else Encoding.RAW)
+    entry = entry or Entry(name, STRING, keys.writer.new_serial(), RAW)
+    _store(keys, entry, text, EMBSTR if len(text) <= EMBEDDED_BYTES else RAW)
     return text
 
 
@@ -201,14 +220,20 @@ def add_decimals(value: Fraction, step: Fraction) -> bytes:
 
 def encoding_of(value: Value | LargeWrite) -> Encoding:
     """How Redis would keep a string that is set as a whole."""
-    if isinstance(value, LargeWrite) or len(value) > EMBEDDED_BYTES:
-        return Encoding.RAW
-    return Encoding.EMBSTR if parse_integer(bytes(value)) is None else Encoding.INT
+    if isinstance(value, bytes):
+        text = value
+    elif value.nbytes > EMBEDDED_BYTES or isinstance(value, LargeWrite):
+        return RAW
+    else:
+        text = bytes(value)
+    if len(text) > EMBEDDED_BYTES:
+        return RAW
+    return INT if text[-1:].isdigit() and parse_integer(text) is not None else EMBSTR
 
 
 def size_of(value: Value | LargeWrite) -> int:
     """Bytes of a string."""
-    return value.nbytes if isinstance(value, LargeWrite) else len(value)
+    return len(value) if isinstance(value, bytes) else value.nbytes
 
 
 def check_length(size: int) -> None:
@@ -224,26 +249,50 @@ def _number(keys: KeyReader, entry: Entry | None) -> bytes:
     return bytes(load(keys, entry)) if entry.count <= LONGEST_NUMBER else b""
 
 
-def _value_cost(size: int) -> int:
+def _value_cost(name: bytes, size: int) -> int:
+    if size <= SHORT_VALUE:
+        return short_cost(name, size)
     return item_cost(8, size if size < LARGE_BYTES else large.RECORD_BYTES)
 
 
+def _replace_short(keys: KeyWriter, entry: Entry, value: bytes) -> None:
+    """A known short string becomes another one: nothing here can fail once the entry is changed."""
+    size = len(value)
+    if size != entry.count:
+        name = entry.name
+        keys.charge(entry, short_cost(name, size) - short_cost(name, entry.count))
+        entry.count = size
+    entry.value = value
+    entry.encoding = encoding_of(value)
+    keys.save(entry)
+
+
 def _store(keys: KeyWriter, entry: Entry, value: Value | LargeWrite, encoding: Encoding) -> None:
-    size = size_of(value)
-    check_length(size)
-    was_large = large.is_large(entry)
-    keys.charge(entry, _value_cost(size) - (_value_cost(entry.count) if entry.cost else 0))
-    if was_large:
-        large.release(keys.writer, entry.key)
+    size, before = size_of(value), entry.count
+    if not entry.cost or size != before:
+        check_length(size)
+        name = entry.name
+        keys.charge(entry, _value_cost(name, size) - (_value_cost(name, before) if entry.cost else 0))
+    if before > SHORT_VALUE:
+        _let_go(keys, entry, size)
+    entry.value, entry.digest = b"", 0
     if size >= LARGE_BYTES:
-        if not was_large:
-            keys.writer.delete("values", entry.key)
         large_write.store(keys, entry, value)
-        entry.digest = 0
     else:
         assert not isinstance(value, LargeWrite)
-        keys.writer.put("values", entry.key, value)
-        entry.digest = xxh3_64_intdigest(value)
+        if size <= SHORT_VALUE:
+            entry.value = bytes(value)
+        else:
+            keys.writer.put("values", entry.key, value)
+            entry.digest = xxh3_64_intdigest(value)
     entry.count = size
     entry.encoding = encoding
     keys.save(entry)
+
+
+def _let_go(keys: KeyWriter, entry: Entry, size: int) -> None:
+    """A string that is not short is about to be replaced by one of `size` bytes."""
+    if entry.count >= LARGE_BYTES:
+        large.release(keys.writer, entry.key)
+    elif not SHORT_VALUE < size < LARGE_BYTES:
+        keys.writer.delete("values", entry.key)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pionkv.storage import Store
 from pionkv.storage.keyspace import expiry, fields, generic, hashes, large, strings, zranges, zsets
-from pionkv.storage.keyspace.entry import Kind, entry_cost, item_cost
+from pionkv.storage.keyspace.entry import SHORT_VALUE, Kind, entry_cost, item_cost, short_cost
 from pionkv.storage.keyspace.errors import WrongType
 from pionkv.storage.keyspace.zsets import AddRules
 
@@ -222,12 +222,13 @@ def _contents(keys) -> Model:
 def _cost_of_everything(keys) -> int:
     """Every key that has not been swept, from the lengths of what it holds."""
     total = 0
-    for _, raw in list(keys.reader.scan("keys")):
+    for _, raw in list(keys.records()):
         entry = generic.Entry.decode(raw)
         total += entry_cost(entry.name)
         if entry.kind is Kind.STRING:
-            size = large.RECORD_BYTES if large.is_large(entry) else entry.count
-            total += item_cost(8, size)
+            apart = large.RECORD_BYTES if large.is_large(entry) else entry.count
+            short = entry.count <= SHORT_VALUE
+            total += short_cost(entry.name, entry.count) if short else item_cost(8, apart)
         elif entry.kind is Kind.HASH:
             total += sum(fields.cost(field, value) for field, value in fields.items(keys, entry))
         else:
