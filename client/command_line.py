@@ -28,7 +28,8 @@ def endpoint_of(
         str | None, typer.Option(help="The server's name or address.", show_default="127.0.0.1")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="The server's TCP port.", show_default=str(DEFAULT_PORT))
+        int | None,
+        typer.Option(help="The server's TCP port.", show_default=str(DEFAULT_PORT), min=1, max=65535),
     ] = None,
     unix: Annotated[str | None, typer.Option("--unix", help="Path of its Unix socket, instead.")] = None,
     user: Annotated[str | None, typer.Option(help="User that the password belongs to.")] = None,

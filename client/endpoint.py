@@ -19,7 +19,7 @@ VERIFY = {"required": True, "none": False}
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address of a server.
+    """The address of a server. Raises `ValueError` for a port that is none, or TLS files that cannot be used.
 
     Attributes:
         host: Name or address; an address spares the name lookup, which no deadline bounds.
@@ -38,6 +38,8 @@ class Endpoint:
     tls: Tls | None = None
 
     def __post_init__(self) -> None:
+        if self.unix_socket_path is None and not 0 < self.port <= 65535:
+            raise ValueError(f"port is {self.port}, it must be within 1..65535")
         if self.tls is not None:
             _ = self.tls.context
 
@@ -64,7 +66,7 @@ class Endpoint:
             given["tls"] = _tls(words)
         elif words:
             raise ValueError(f"redis:// takes no {', '.join(words)}; TLS is rediss://")
-        return cls(parts.hostname, parts.port or DEFAULT_PORT, **given)
+        return cls(parts.hostname, DEFAULT_PORT if parts.port is None else parts.port, **given)
 
     def __str__(self) -> str:
         return self.unix_socket_path or f"{self.host}:{self.port}"

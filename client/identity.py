@@ -6,7 +6,7 @@ token id itself. That is 8 bytes a token beside thousands for its rows, and noth
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from pionkv.protocol.limits import DEFAULT_LIMITS
@@ -14,9 +14,33 @@ from pionkv.protocol.limits import DEFAULT_LIMITS
 from .errors import BadReply, NotStored, OtherTokens
 
 BLOCK_SIZE = 1
+GREATEST_ID = 2**32 - 1
 
 _HEADER = struct.Struct("<II")
 _IDS = np.dtype("<u8")
+
+
+def token_ids(tokens: Iterable[int]) -> list[int]:
+    """Token ids as plain integers.
+
+    Args:
+        tokens: A list, an iterator, or an array of one dimension, of any library.
+
+    Raises:
+        TypeError: They are no row of integers.
+        ValueError: One of them is not within 0..4,294,967,295.
+    """
+    array = np.asarray(tokens.tolist() if hasattr(tokens, "tolist") else list(tokens))
+    if not array.size:
+        return []
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TypeError(f"token ids are a row of integers, not {array.dtype} of shape {array.shape}")
+    least, greatest = int(array.min()), int(array.max())
+    if least < 0 or greatest > GREATEST_ID:
+        wrong = least if least < 0 else greatest
+        raise ValueError(f"token id {wrong} is not within 0..{GREATEST_ID}")
+    found: list[int] = array.tolist()
+    return found
 
 
 def token_table(ids: Sequence[int]) -> bytes | None:

@@ -50,7 +50,12 @@ class Link:
             breaker: Decides whether a server that failed is asked again; None asks always.
             prefer_unix: Whether to change to the server's Unix socket once many bytes have moved.
             clock: Source of the time, in seconds.
+
+        Raises:
+            ValueError: A time is not above 0.
         """
+        if min(total, silence, connect) <= 0:
+            raise ValueError(f"deadline {total}, silence {silence}, connect_timeout {connect}: each above 0")
         self.endpoint = endpoint
         self.traffic = Traffic()
         self._total = total

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from .errors import NotStored
+from .identity import token_ids
 from .reuse import find, name_of
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class PrefixAttention:
         """
         if self._seam is None:
             raise RuntimeError("enter the context first: with PrefixAttention(cache) as attention")
-        ids = [int(token) for token in prefix_token_ids]
+        ids = token_ids(prefix_token_ids)
         found, miss = self.cache.exchange(lambda lane, deadline: self._find(lane, deadline, ids))
         if found is None:
             self._went_local(str(miss))

@@ -19,6 +19,7 @@ from .claim import Turn, both
 from .deadline import Clock, Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import Absent, NotStored, OtherTokens, UnsupportedModel
+from .identity import token_ids as token_ids_of
 from .lane import Lane
 from .link import Link, Work
 from .pace import Pace
@@ -111,8 +112,7 @@ class PionPromptCache(AttendQueries):
             kv_bits: If given, caches are mlx-lm's QuantizedKVCache of so many bits, 4 or 8, stored packed and
                 restored without unpacking. Exact for models in float16 and bfloat16.
             kv_group_size: Elements that share a scale then, 32 or 64.
-            publish_after: A prefix without a name is published when at least so many of its tokens had to be
-                prefilled.
+            publish_after: A prefix without a name is published when at least so many of its tokens were new.
             background: Publish beside the generation, from a copy; False publishes before the call returns.
             waiting_bytes: Bytes that what waits to be published may take; what does not fit is not published.
             lane: How rows come: "auto" chooses the fastest that works; see `route.LaneName`.
@@ -235,11 +235,11 @@ class PionPromptCache(AttendQueries):
             The model's mlx-lm caches, not shared with anything: they may be written to.
 
         Raises:
-            RuntimeError: This object was made without a model.
+            RuntimeError: This object was made without a model. For what is no token id, see `token_ids`.
         """
         if self.model is None:
             raise RuntimeError("get_or_prefill needs a model")
-        ids = [int(token) for token in prefix_token_ids]
+        ids = token_ids_of(prefix_token_ids)
         if self.shape is None or not ids:
             return self.prefill(ids, prompt_progress_callback)[0]
         if namespace is None:
@@ -349,7 +349,7 @@ class PionPromptCache(AttendQueries):
             holds them, or None; `model`, this model's digest; `others`, for each other model that has some
             stored, how many, and in what it differs; and a `reason` where nothing is stored or asked.
         """
-        ids, shape = [int(token) for token in token_ids], self.shape
+        ids, shape = token_ids_of(token_ids), self.shape
         if shape is None or not ids:
             return explanation(len(ids), None, None, self._stats.unsupported or "no tokens")
         model, whole = self.model_digest, shape.whole
@@ -373,7 +373,7 @@ class PionPromptCache(AttendQueries):
             Caches as of `get_or_prefill`, and how many of the tokens they hold; None and 0 when nothing is
             restored, and `stats` says why.
         """
-        ids = [int(token) for token in token_ids]
+        ids = token_ids_of(token_ids)
         if self.shape is None or not ids:
             return None, 0
         found, caches, _ = self._longest(self.shape, ids, beyond)
@@ -402,7 +402,7 @@ class PionPromptCache(AttendQueries):
         Returns:
             Whether they are stored now, or wait to be; `stats` says why not.
         """
-        ids, shape = [int(token) for token in token_ids], self.shape
+        ids, shape = token_ids_of(token_ids), self.shape
         if shape is None or len(ids) < self._publish_after:
             return False
         if (objection := shape.objection(caches, len(ids))) is not None:

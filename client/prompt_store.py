@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .identity import token_ids
 from .prompt_cache import PionPromptCache
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -53,13 +54,13 @@ class PromptStore:
             UserWarning: Token ids given begin with two BOS, or with one after a prefix. They are left so.
         """
         bos = getattr(self.tokenizer, "bos_token_id", None)
-        before = [int(token) for token in prefix]
+        before = token_ids(prefix)
         if isinstance(prompt, str):
             ids = self._encode(prompt, special=not before)
         elif len(prompt) and isinstance(prompt[0], Mapping):
             ids = list(self.tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True))
         else:
-            ids = [int(token) for token in prompt]  # type: ignore[arg-type]
+            ids = token_ids(prompt)  # type: ignore[arg-type]
         if bos is not None:
             if before and ids[:1] == [bos]:
                 warnings.warn("the prompt after the prefix begins with BOS, too", stacklevel=2)

@@ -217,7 +217,7 @@ class Publisher:
         self._stats.last_unpublished = why
 
     def _few(self, new: int, ids: list[int]) -> str:
-        return f"only {new} of {len(ids)} tokens were new"
+        return f"only {new} of {len(ids)} tokens were new, publish_after is {self._publish_after}"
 
 
 def _nothing() -> None:

@@ -14,6 +14,7 @@ from .breaker import Breaker
 from .deadline import Clock, Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import UnsupportedModel
+from .identity import token_ids as token_ids_of
 from .lane import Lane
 from .link import Link
 from .pace import Pace
@@ -131,7 +132,7 @@ class TransformersCache:
             A cache, each layer where the model has it, and how many tokens it holds; None and 0 when nothing
             is restored, and `stats` says why.
         """
-        ids, shape, model = [int(token) for token in token_ids], self._shape, self._digest
+        ids, shape, model = token_ids_of(token_ids), self._shape, self._digest
         if shape is None or not ids:
             return None, 0
         from .head_rows import fetch
@@ -170,7 +171,7 @@ class TransformersCache:
         Returns:
             Whether they are stored now, or wait to be; `stats` says why not.
         """
-        ids, shape, model = [int(token) for token in token_ids], self._shape, self._digest
+        ids, shape, model = token_ids_of(token_ids), self._shape, self._digest
         if shape is None or len(ids) < self._publish_after:
             return False
 
@@ -192,7 +193,7 @@ class TransformersCache:
         """
         from transformers import DynamicCache
 
-        ids = [int(token) for token in token_ids]
+        ids = token_ids_of(token_ids)
         self._publisher.wait_for(ids)
         cache, known = self.restore(ids)
         if cache is None:

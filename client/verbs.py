@@ -18,6 +18,7 @@ from .command_line import AsJson, Shown, connected, connects, end
 from .deadline import Deadline
 from .endpoint import Endpoint
 from .errors import StoreError
+from .identity import token_ids as checked
 from .lane import Lane
 from .requests import tokens_of
 from .reuse import find, others
@@ -173,8 +174,8 @@ def token_ids(tokens: str | None, file: Path | None) -> bytes:
             ids = json.loads(file.read_text(encoding="utf-8"))
         else:
             ids = [int(token) for token in (tokens or "").split(",") if token.strip()]
-        return np.asarray(ids, "<u4").tobytes()
-    except (OSError, ValueError, TypeError, OverflowError) as error:
+        return np.asarray(checked(ids), "<u4").tobytes()
+    except (OSError, ValueError, TypeError) as error:
         raise typer.BadParameter(f"token ids are integers from 0 to 2**32 - 1: {error}") from error
 
 

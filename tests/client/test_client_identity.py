@@ -2,9 +2,10 @@
 
 import struct
 
+import numpy as np
 import pytest
 from pionkv.client.errors import BadReply, OtherTokens
-from pionkv.client.identity import check_tokens, token_table
+from pionkv.client.identity import check_tokens, token_ids, token_table
 from pionkv.protocol.limits import DEFAULT_LIMITS
 
 IDS = [5, 0, 2**32 - 1, 7]
@@ -14,6 +15,18 @@ def table(ids: list[int], size: int = 1) -> bytes:
     hashes = token_table(ids)
     assert hashes is not None
     return struct.pack("<II", size, len(ids)) + hashes
+
+
+def test_token_ids_are_integers_within_32_bits() -> None:
+    for given in (IDS, tuple(IDS), iter(IDS), np.array(IDS), [np.uint32(each) for each in IDS]):
+        assert token_ids(given) == IDS
+    assert token_ids([]) == []
+    for wrong in ("123", [1.0], [True], [None], 5, np.array([[1]]), [2**70]):
+        with pytest.raises(TypeError):
+            token_ids(wrong)
+    for wrong, named in (([1, -1], "-1"), ([2**32], "4294967296")):
+        with pytest.raises(ValueError, match=f"token id {named} is not within 0..4294967295"):
+            token_ids(wrong)
 
 
 @pytest.mark.parametrize("length", range(5))

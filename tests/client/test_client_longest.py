@@ -88,7 +88,7 @@ def test_few_new_tokens_are_not_published(tiny: Tiny, store_port: int, ids: list
     second = cache_for(model, store_port, publish_after=16)
     second.get_or_prefill(ids[:115])
     assert reuse(second) == (100, 15, 0)
-    assert second.stats()["last_unpublished"] == "only 15 of 115 tokens were new"
+    assert second.stats()["last_unpublished"] == "only 15 of 115 tokens were new, publish_after is 16"
     second.get_or_prefill(ids[:116])
     assert reuse(second) == (200, 31, 1)
 

@@ -317,13 +317,16 @@ def test_the_constructor_takes_what_the_original_takes_in_its_order(tiny: Tiny) 
         ({"boundary_protect": -1}, ValueError),
         ({"admission_threshold": 0}, ValueError),
         ({"prefill_chunk_size": 0}, ValueError),
+        ({"port": 70_000}, ValueError),
+        ({"url": "redis://h:0"}, ValueError),
+        ({"deadline": 0}, ValueError),
     ],
 )
 def test_mistakes_are_refused_by_the_constructor(
     tiny: Tiny, options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        PionPromptCache(tiny(), port=1, **{"background": False, **options})
+        PionPromptCache(tiny(), **{"port": 1, "background": False, **options})
     with pytest.raises(FormatError, match="16"):
         PionPromptCache(tiny(kv_heads=1, head_dim=16), "mlx4g32", port=1, background=False)
 
