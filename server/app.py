@@ -9,7 +9,7 @@ import ssl
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 from pionkv.storage import Durability, StorageError, Store, StoreOptions
@@ -25,7 +25,9 @@ from .metrics import Every
 from .place import Place
 from .service import Service
 from .tls import HANDSHAKE_SECONDS, SHUTDOWN_SECONDS, TlsError, context_of
-from .web.site import Site
+
+if TYPE_CHECKING:
+    from .web.site import Site
 
 TICK_SECONDS = 1.0
 FLUSH_SECONDS = 0.1
@@ -170,6 +172,9 @@ class App:
             service.metrics_port = await self._open_site(settings.metrics_port, context, page=False)
 
     async def _open_site(self, port: int, context: ssl.SSLContext | None, *, page: bool) -> int:
+        # Its libraries are a quarter of what a start costs, and most servers have no such port.
+        from .web.site import Site
+
         site = Site(self.service, page=page)
         self._sites.append(site)
         host = self.service.settings.host

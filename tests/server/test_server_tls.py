@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import redis
+from pionkv.server.cli import build
+from typer.testing import CliRunner
 
 DIM = 8192
 ROWS = 2048
@@ -221,13 +223,11 @@ def test_settings_that_cannot_work_are_one_clear_line(
     }
     flags = {"tls-cert-file": certificates.server[0], "tls-key-file": certificates.server[1]}
     flags |= {"port": -1, "tls-port": 0, "tls-auth-clients": "no", "workers": workers} | changes
-    command = [sys.executable, "-m", "pionkv.server", "--data-dir", str(tmp_path / "data")]
+    command = ["serve", "--data-dir", str(tmp_path / "data")]
     for name, value in flags.items():
         command += [] if value is None else [f"--{name}", str(files.get(value, value))]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
-    )
-    assert done.returncode == 1 and text in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    done = CliRunner().invoke(build(command), command)
+    assert done.exit_code == 1 and text in done.stderr and done.stderr.count("\n") == 1, done.output
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
