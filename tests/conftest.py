@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 if TYPE_CHECKING:
     from certificates import Certificates
@@ -43,6 +44,24 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     yield start
     for server in started:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def kept_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with default settings for all tests that do not end it; see `emptied_process`."""
+    server = ServerProcess(tmp_path_factory.mktemp("kept") / "data")
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def emptied_process(kept_process: ServerProcess) -> ServerProcess:
+    """A server with default settings and nothing stored. Others use it, too: it may be halted, not ended."""
+    with redis.Redis(port=kept_process.port) as client:
+        client.flushall()
+        client.config_resetstat()
+    return kept_process
 
 
 @pytest.fixture

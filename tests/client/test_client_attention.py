@@ -66,10 +66,10 @@ def stored(model: Any, server: ServerProcess, ids: Sequence[int] = PREFIX, **opt
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_tokens_are_those_of_the_un_cached_run(kind: str, server_process: ServerProcess) -> None:
+def test_the_tokens_are_those_of_the_un_cached_run(kind: str, emptied_process: ServerProcess) -> None:
     model = build(KINDS[kind])
     expected = uncached(model)
-    cache = stored(model, server_process)
+    cache = stored(model, emptied_process)
     with PrefixAttention(cache) as attention:
         caches = attention.get_or_prefill(PREFIX)
         assert any(isinstance(each, AttendedCache) for each in caches)
@@ -80,10 +80,10 @@ def test_the_tokens_are_those_of_the_un_cached_run(kind: str, server_process: Se
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_logits_in_half_precision(dtype: str, server_process: ServerProcess) -> None:
+def test_logits_in_half_precision(dtype: str, emptied_process: ServerProcess) -> None:
     model = build(grouped, dtype)
     whole = model(mx.array([PREFIX + SUFFIX]))[:, len(PREFIX) :].astype(mx.float32)
-    with PrefixAttention(stored(model, server_process)) as attention:
+    with PrefixAttention(stored(model, emptied_process)) as attention:
         caches = attention.get_or_prefill(PREFIX)
         found = model(mx.array([SUFFIX]), cache=caches).astype(mx.float32)
         assert caches[0].attention is not None and caches[0].offset == len(PREFIX) + len(SUFFIX)
@@ -92,18 +92,18 @@ def test_logits_in_half_precision(dtype: str, server_process: ServerProcess) -> 
     assert float(mx.abs(found - whole).max()) < room * scale
 
 
-def test_a_shorter_prefix_is_attended_to_and_the_rest_prefilled(server_process: ServerProcess) -> None:
+def test_a_shorter_prefix_is_attended_to_and_the_rest_prefilled(emptied_process: ServerProcess) -> None:
     model = build(grouped)
-    cache = stored(model, server_process, PREFIX[:100])
+    cache = stored(model, emptied_process, PREFIX[:100])
     with PrefixAttention(cache) as attention:
         caches = attention.get_or_prefill(PREFIX)
         assert [each.offset for each in caches] == [len(PREFIX)] * 3 and attention.attended == 1
         assert answer(model, caches) == uncached(model)
 
 
-def test_nothing_stored_is_prefilled_and_published(server_process: ServerProcess) -> None:
+def test_nothing_stored_is_prefilled_and_published(emptied_process: ServerProcess) -> None:
     model = build(grouped)
-    cache = PionPromptCache(model, port=server_process.port, background=False)
+    cache = PionPromptCache(model, port=emptied_process.port, background=False)
     with PrefixAttention(cache) as attention:
         assert answer(model, attention.get_or_prefill(PREFIX)) == uncached(model)
         assert (attention.attended, attention.local, attention.last_local) == (0, 1, "not stored")
@@ -112,10 +112,10 @@ def test_nothing_stored_is_prefilled_and_published(server_process: ServerProcess
 
 
 def test_a_named_prefix_is_not_attended_to_as_its_rows_may_become_others(
-    server_process: ServerProcess,
+    emptied_process: ServerProcess,
 ) -> None:
     model = build(grouped)
-    cache = PionPromptCache(model, port=server_process.port, background=False, always_fetch=True)
+    cache = PionPromptCache(model, port=emptied_process.port, background=False, always_fetch=True)
     cache.get_or_prefill(PREFIX, "named")
     with PrefixAttention(cache) as attention:
         assert answer(model, attention.get_or_prefill(PREFIX)) == uncached(model)
@@ -123,9 +123,9 @@ def test_a_named_prefix_is_not_attended_to_as_its_rows_may_become_others(
     assert cache.stats()["hits"] == 1
 
 
-def test_copies_and_trimmed_caches_go_on_by_themselves(server_process: ServerProcess) -> None:
+def test_copies_and_trimmed_caches_go_on_by_themselves(emptied_process: ServerProcess) -> None:
     model = build(grouped)
-    with PrefixAttention(stored(model, server_process)) as attention:
+    with PrefixAttention(stored(model, emptied_process)) as attention:
         caches = attention.get_or_prefill(PREFIX)
         twin = copy.deepcopy(caches)
         assert answer(model, caches) == uncached(model)
@@ -135,9 +135,9 @@ def test_copies_and_trimmed_caches_go_on_by_themselves(server_process: ServerPro
         mx.eval([each.state for each in caches])
 
 
-def test_caches_are_not_used_up_outside_of_the_context(server_process: ServerProcess) -> None:
+def test_caches_are_not_used_up_outside_of_the_context(emptied_process: ServerProcess) -> None:
     model = build(grouped)
-    attention = PrefixAttention(stored(model, server_process))
+    attention = PrefixAttention(stored(model, emptied_process))
     with attention:
         caches = attention.get_or_prefill(PREFIX)
         with pytest.raises(RuntimeError, match="entered already"):
@@ -192,10 +192,10 @@ def test_rows_are_fetched_where_the_server_only_declines_to_attend(start_server:
     owner.close()
 
 
-def test_a_prefix_that_is_dropped_in_the_middle_is_prefilled(server_process: ServerProcess) -> None:
+def test_a_prefix_that_is_dropped_in_the_middle_is_prefilled(emptied_process: ServerProcess) -> None:
     model = build(grouped)
-    cache = stored(model, server_process)
-    with PrefixAttention(cache) as attention, StoreClient(port=server_process.port) as other:
+    cache = stored(model, emptied_process)
+    with PrefixAttention(cache) as attention, StoreClient(port=emptied_process.port) as other:
         going = steps(model, attention.get_or_prefill(PREFIX), SUFFIX)
         found = [next(going) for _ in range(6)]
         other.redis.execute_command("FLUSHALL")
@@ -203,11 +203,11 @@ def test_a_prefix_that_is_dropped_in_the_middle_is_prefilled(server_process: Ser
     assert found == uncached(model) and attention.local == 1
 
 
-def test_queries_cross_the_wire_instead_of_rows(server_process: ServerProcess) -> None:
+def test_queries_cross_the_wire_instead_of_rows(emptied_process: ServerProcess) -> None:
     model = build(grouped)
     ids = PREFIX * 8
-    stored(model, server_process, ids).close()
-    cache = PionPromptCache(model, port=server_process.port, always_fetch=True, lane="tcp")
+    stored(model, emptied_process, ids).close()
+    cache = PionPromptCache(model, port=emptied_process.port, always_fetch=True, lane="tcp")
     with PrefixAttention(cache) as attention:
         caches = attention.get_or_prefill(ids)
         model(mx.array([[3]]), cache=caches)

@@ -57,29 +57,31 @@ def stopping(pid: int) -> Iterator[Callable[..., None]]:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "qwen3-next", "mamba", "packed"])
-def test_what_is_written_meanwhile_is_not_stored(server_process: Any, kind: str, ids: list[int]) -> None:
+def test_what_is_written_meanwhile_is_not_stored(emptied_process: Any, kind: str, ids: list[int]) -> None:
     """The server stands still until the caches have been written to."""
     model = build(MODELS["llama" if kind == "packed" else kind])
     options: dict[str, Any] = {"kv_bits": 8} if kind == "packed" else {}
     expected = uncached(model, ids, **options)
-    first = cache_for(model, server_process.port, **options)
-    with stopping(server_process.pid) as stop:
+    first = cache_for(model, emptied_process.port, **options)
+    with stopping(emptied_process.pid) as stop:
         caches = first.get_or_prefill(ids, prompt_progress_callback=lambda done, all: done < all or stop())
         assert first.stats()["stores_waiting"] == 1
         assert answer(model, caches) == expected
         assert first.stats()["stores"] == 0
     assert first.flush()
     assert (first.stats()["stores"], first.stats()["stores_waiting"]) == (1, 0)
-    second = cache_for(model, server_process.port, **options)
+    second = cache_for(model, emptied_process.port, **options)
     assert answer(model, second.get_or_prefill(ids)) == expected
     assert second.stats()["tokens_restored"] == len(ids)
 
 
-def test_a_wedged_server_does_not_hold_up_generation(server_process: Any, tiny: Tiny, ids: list[int]) -> None:
+def test_a_wedged_server_does_not_hold_up_generation(
+    emptied_process: Any, tiny: Tiny, ids: list[int]
+) -> None:
     model = tiny()
-    cache = cache_for(model, server_process.port, deadline=0.4, silence=0.2)
+    cache = cache_for(model, emptied_process.port, deadline=0.4, silence=0.2)
     other = ids[::-1]
-    with stopping(server_process.pid) as stop:
+    with stopping(emptied_process.pid) as stop:
         caches = cache.get_or_prefill(ids, prompt_progress_callback=lambda done, all: done < all or stop())
         assert answer(model, caches) == uncached(model, ids)
         for each in (ids, other):
@@ -88,19 +90,19 @@ def test_a_wedged_server_does_not_hold_up_generation(server_process: Any, tiny: 
         stats = cache.stats()
         assert (stats["stores"], int(stats["unavailable"] or 0) > 0) == (0, True)
         assert stats["last_unpublished"] is not None
-    with cache_for(model, server_process.port) as again:
+    with cache_for(model, emptied_process.port) as again:
         assert answer(model, again.get_or_prefill(other)) == uncached(model, other)
     assert again.stats()["stores"] == 1
 
 
 def test_closing_gives_up_what_a_wedged_server_does_not_take(
-    server_process: Any, tiny: Tiny, ids: list[int]
+    emptied_process: Any, tiny: Tiny, ids: list[int]
 ) -> None:
     model = tiny()
-    cache = cache_for(model, server_process.port, deadline=1)
+    cache = cache_for(model, emptied_process.port, deadline=1)
     caches = cache.get_or_prefill(ids[:50])
     assert cache.flush()
-    with stopping(server_process.pid) as stop:
+    with stopping(emptied_process.pid) as stop:
         stop()
         longer = [*ids[:50], *range(20, 60)]
         mx.eval(model(mx.array(longer[50:])[None], cache=caches))
@@ -135,9 +137,9 @@ def test_a_conversation_sends_and_computes_only_what_is_new(
 
 
 def test_rows_whose_beginning_is_gone_are_not_stored(
-    start_server: Callable[..., Any], tiny: Tiny, ids: list[int]
+    emptied_process: Any, tiny: Tiny, ids: list[int]
 ) -> None:
-    model, server = tiny(), start_server()
+    model, server = tiny(), emptied_process
     cache = cache_for(model, server.port)
     caches = cache.get_or_prefill(ids[:60])
     assert cache.flush()

@@ -158,22 +158,22 @@ def test_a_server_that_is_killed_and_started_again(
 
 
 def test_a_stopped_server_costs_one_silence(
-    server_process: Any, model: Any, expected: bytes, clock: Clock
+    emptied_process: Any, model: Any, expected: bytes, clock: Clock
 ) -> None:
-    patient(server_process.port, model).get_or_prefill(IDS, "n")
-    cache = cache_at(server_process.port, model, deadline=1000, connect_timeout=60)
+    patient(emptied_process.port, model).get_or_prefill(IDS, "n")
+    cache = cache_at(emptied_process.port, model, deadline=1000, connect_timeout=60)
     assert cache.lookup("n")
-    os.kill(server_process.pid, signal.SIGSTOP)
+    os.kill(emptied_process.pid, signal.SIGSTOP)
     try:
         with within(SILENCE):
             assert said(model, cache.get_or_prefill(IDS, "n")) == expected
-        fresh = cache_at(server_process.port, model, deadline=1000, silence=1000)
+        fresh = cache_at(emptied_process.port, model, deadline=1000, silence=1000)
         with within(CONNECT):
             assert said(model, fresh.get_or_prefill(IDS, "n")) == expected
         assert (cache.stats()["unavailable"], fresh.stats()["unavailable"]) == (1, 1)
     finally:
-        os.kill(server_process.pid, signal.SIGCONT)
-    again = patient(server_process.port, model)
+        os.kill(emptied_process.pid, signal.SIGCONT)
+    again = patient(emptied_process.port, model)
     assert said(model, again.get_or_prefill(IDS, "n")) == expected
     assert again.stats()["hits"] == 1
 

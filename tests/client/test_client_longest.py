@@ -12,6 +12,7 @@ from mlx_lm.generate import generate_step, stream_generate
 from mlx_lm.models.cache import make_prompt_cache
 from pionkv.client import PionPromptCache, PromptStore, StoreClient
 from pionkv.client.reuse import name_of
+from server_process import ServerProcess
 from transformers import PreTrainedTokenizerFast
 
 Tiny = Callable[..., Any]
@@ -103,9 +104,9 @@ def test_token_types_make_no_difference(tiny: Tiny, store_port: int, ids: list[i
 
 
 def test_another_model_misses_with_a_reason(
-    tiny: Tiny, start_server: Callable[..., Any], ids: list[int]
+    tiny: Tiny, emptied_process: ServerProcess, ids: list[int]
 ) -> None:
-    model, store_port = tiny(), start_server().port
+    model, store_port = tiny(), emptied_process.port
     cache_for(model, store_port).get_or_prefill(ids)
     model.model.layers[1].mlp.up_proj.weight = model.model.layers[1].mlp.up_proj.weight * 1.5
     other = cache_for(model, store_port)
@@ -277,9 +278,9 @@ def test_an_answer_is_kept_with_its_prompt(
 
 
 def test_an_explanation_says_what_is_stored_and_changes_nothing(
-    tiny: Tiny, start_server: Callable[..., Any], ids: list[int]
+    tiny: Tiny, emptied_process: ServerProcess, ids: list[int]
 ) -> None:
-    model, port = tiny(), start_server().port
+    model, port = tiny(), emptied_process.port
     cache = cache_for(model, port)
     assert cache.explain(ids)["reason"] == "not stored"
     cache.get_or_prefill(ids[:100])

@@ -58,25 +58,25 @@ def serve(folder: Callable[[str], Path]) -> Iterator[Serve]:
 
 @pytest.mark.parametrize("name", ["llama", "qwen3-next", "gemma3"])
 def test_a_restarted_server_restores(
-    name: str, serve: Serve, server_process: Any, folder: Callable[[str], Path]
+    name: str, serve: Serve, emptied_process: Any, folder: Callable[[str], Path]
 ) -> None:
-    first = serve(server_process.port, name)
+    first = serve(emptied_process.port, name)
     text, usage = first.chat(QUESTIONS[0], **TOKENS)
     assert cached(usage) == 0 and text
     assert first.close() == 0
-    second = serve(server_process.port, name)
+    second = serve(emptied_process.port, name)
     again, used = second.chat(QUESTIONS[0], **TOKENS)
     assert (again, cached(used)) == (text, usage["prompt_tokens"] - 1)
     # Another conversation with the same system prompt.
     assert 0 < cached(second.chat(QUESTIONS[1], **TOKENS)[1]) < used["prompt_tokens"] - 1
     model, tokenizer, *_ = load(str(folder(name)))
-    with PromptStore(model, tokenizer, port=server_process.port) as store:
+    with PromptStore(model, tokenizer, port=emptied_process.port) as store:
         ids = store.tokens(QUESTIONS[0])
         assert store.cache.explain(ids)["stored"] >= used["prompt_tokens"] - 1
 
 
-def test_two_servers_share_one_store(serve: Serve, server_process: Any) -> None:
-    one, other = serve(server_process.port), serve(server_process.port)
+def test_two_servers_share_one_store(serve: Serve, emptied_process: Any) -> None:
+    one, other = serve(emptied_process.port), serve(emptied_process.port)
     texts = [one.chat(question, **TOKENS)[0] for question in QUESTIONS]
     asked = json.loads(one.post("/v1/completions", prompt="The lamps of the harbour are", **TOKENS))
     # One that does not wait for the other is asked when the other has published.
@@ -108,14 +108,14 @@ def test_a_store_with_a_password(
     assert any("is not used" in line for line in refused.log)
 
 
-def test_packed_rows(serve: Serve, server_process: Any) -> None:
+def test_packed_rows(serve: Serve, emptied_process: Any) -> None:
     flags = ("--kv-bits", "8", "--kv-group-size", "64", "--quantized-kv-start", "0")
-    first = serve(server_process.port, "llama", *flags)
+    first = serve(emptied_process.port, "llama", *flags)
     text, usage = first.chat(QUESTIONS[0], **TOKENS)
     first.close()
-    assert cached(serve(server_process.port, "llama", *flags).chat(QUESTIONS[0], **TOKENS)[1]) > 0
+    assert cached(serve(emptied_process.port, "llama", *flags).chat(QUESTIONS[0], **TOKENS)[1]) > 0
     # Rows that are not packed are another model's.
-    assert cached(serve(server_process.port).chat(QUESTIONS[0], **TOKENS)[1]) == 0
+    assert cached(serve(emptied_process.port).chat(QUESTIONS[0], **TOKENS)[1]) == 0
 
 
 def test_a_store_that_is_not_there(serve: Serve, start_server: Callable[..., Any]) -> None:

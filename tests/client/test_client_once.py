@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pionkv.client import PionPromptCache
+from server_process import ServerProcess
 
 Tiny = Callable[..., Any]
 IDS = [int(token) for token in np.random.default_rng(9).integers(0, 300, 160)]
@@ -115,11 +116,11 @@ def test_ten_prompts_prefill_what_they_share_once(processes: Callable[..., Proce
 
 
 def test_nobody_waits_for_a_beginning_that_is_less_than_half(
-    processes: Callable[..., Process], start_server: Callable[..., Any]
+    processes: Callable[..., Process], emptied_process: ServerProcess
 ) -> None:
     from small_models import build, plain
 
-    port = start_server().port
+    port = emptied_process.port
     ids = [int(token) for token in np.random.default_rng(11).integers(0, 300, 999)]
     first = processes(port, None, "stops half-way", ids=ids)
     first.go()
@@ -132,11 +133,11 @@ def test_nobody_waits_for_a_beginning_that_is_less_than_half(
 
 @pytest.mark.parametrize("name", [None, "once"])
 def test_the_next_takes_over_when_the_first_dies(
-    processes: Callable[..., Process], start_server: Callable[..., Any], name: str | None
+    processes: Callable[..., Process], emptied_process: ServerProcess, name: str | None
 ) -> None:
     from small_models import build, plain
 
-    port = start_server().port
+    port = emptied_process.port
     first = processes(port, name, "stops half-way")
     assert first.line() == "ready"
     first.go()
@@ -160,11 +161,11 @@ def test_the_next_takes_over_when_the_first_dies(
 
 
 def test_nobody_waits_longer_than_asked(
-    processes: Callable[..., Process], start_server: Callable[..., Any]
+    processes: Callable[..., Process], emptied_process: ServerProcess
 ) -> None:
     from small_models import build, plain
 
-    port = start_server().port
+    port = emptied_process.port
     first = processes(port, None, "stops half-way")
     first.go()
     while first.line() != '{"chunk": 64}':

@@ -65,8 +65,8 @@ def test_every_format_is_measured_and_dropped_again(
     assert "resident" in table.stdout and f"written to {results}" in table.stdout.replace("\n", "")
 
 
-def test_what_cannot_be_measured_is_said(folder: Path, server_process: Any, tmp_path: Path) -> None:
-    options = ["--port", server_process.port, "--results", tmp_path / "results.json"]
+def test_what_cannot_be_measured_is_said(folder: Path, emptied_process: Any, tmp_path: Path) -> None:
+    options = ["--port", emptied_process.port, "--results", tmp_path / "results.json"]
     assert run("--format", "fp99", *options).exit_code == 2
     assert run("--prompt", tmp_path / "none", *options).exit_code == 2
     impossible = run("--model", folder, "--format", "bf16_rope_fp8_body", "--rounds", 1, *options)

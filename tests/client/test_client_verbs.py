@@ -12,6 +12,7 @@ import pytest
 import typer
 from pionkv.client import StoreClient
 from pionkv.kernels import LayerSpec
+from server_process import ServerProcess
 from typer.testing import CliRunner, Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,9 +35,9 @@ def answer(verb: str, *arguments: object) -> Any:
 
 
 @pytest.fixture
-def port(start_server: Callable[..., Any]) -> int:
+def port(emptied_process: ServerProcess) -> int:
     """A server with a whole prefix `a` and half a one, `b`."""
-    server = start_server()
+    server = emptied_process
     with StoreClient(port=server.port) as client:
         for name, sides in (("a", "kv"), ("b", "k")):
             table = np.asarray(IDS, "<u8").tobytes()

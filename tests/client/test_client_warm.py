@@ -12,6 +12,7 @@ import tokenizers
 from mlx.utils import tree_flatten
 from mlx_lm import load
 from pionkv.client import PromptStore
+from server_process import ServerProcess
 from small_models import build, plain
 from test_client_verbs import answer, run
 from transformers import PreTrainedTokenizerFast
@@ -46,8 +47,8 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
-def test_prompts_are_stored_once(start_server: Callable[..., Any], folder: Path, prompts: Path) -> None:
-    port = start_server().port
+def test_prompts_are_stored_once(emptied_process: ServerProcess, folder: Path, prompts: Path) -> None:
+    port = emptied_process.port
     lengths = [3, 82, 3]
     rows = answer("warm", prompts, "--model", folder, "--port", port)
     assert [row["tokens"] for row in rows] == [row["prefilled"] for row in rows] == lengths

@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
