@@ -97,6 +97,8 @@ def _spec(where: str, argument: Argument, limits: Limits, default_dim: int) -> L
     if format == ROPE_FORMAT and not 0 < rope < dim:
         raise CommandError("ERR", f"{where} {ROPE_FORMAT} needs rope=N (0 < N < dim)")
     by_head = LAYER_FORMATS[format].group == HEAD
+    if by_head and head == 0:
+        raise CommandError("ERR", f"{where} {format} needs head=N (elements of a head)")
     spec = LayerSpec(format, dim, rope if format == ROPE_FORMAT else 0, head if by_head else 0)
     try:
         spec.validate()
