@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ from .local import WORTH_BYTES, unix_twin
 
 T = TypeVar("T")
 Work = Callable[[Lane, Deadline], T]
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 
 class Link:
@@ -66,9 +69,9 @@ class Link:
         self._lane_type = Lane
         self._lock = threading.Lock()
         self._lane: Lane | None = None
-        self._owner = os.getpid()
         self._interrupted = False
         self._may_change = prefer_unix and endpoint.is_local and endpoint.unix_socket_path is None
+        _links.add(self)
 
     def twin(self, endpoint: Endpoint, breaker: Breaker | None, lane_type: type[Lane] = Lane) -> Link:
         """A link of its own with the same bounds, for exchanges in which the server computes.
@@ -151,7 +154,7 @@ class Link:
 
     def _attempts(self, work: Work[T]) -> T:
         deadline = Deadline(self._total, self._silence, clock=self.clock)
-        kept = self._kept()
+        kept = self._lane
         if kept is not None:
             try:
                 return self._run(work, kept, deadline)
@@ -173,12 +176,6 @@ class Link:
             raise
         return result
 
-    def _kept(self) -> Lane | None:
-        if self._owner != os.getpid():
-            # After a fork the connection belongs to the parent, which still talks on it.
-            self._lane, self._owner = None, os.getpid()
-        return self._lane
-
     def _open(self, deadline: Deadline) -> Lane:
         try:
             self._lane = self._lane_type.open(self.endpoint, deadline.within(self._connect), self.traffic)
@@ -190,3 +187,12 @@ class Link:
         lane, self._lane = self._lane, None
         if lane is not None:
             lane.close()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: the parent still talks on the connections, and its threads hold the locks."""
+    for link in list(_links):
+        link._lane, link._lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

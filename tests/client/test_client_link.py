@@ -1,6 +1,7 @@
 """The link: which connection an exchange runs on, and what it does when that fails."""
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -134,20 +135,27 @@ def test_exchanges_of_many_threads_do_not_mix(play: Play) -> None:
     assert sorted(got, key=int) == list(range(40))  # type: ignore[call-overload]
 
 
-def test_after_a_fork_the_connection_is_left_to_the_parent(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    peer = play(answers(b":1\r\n", b":2\r\n"), answers(b":7\r\n"))
-    link = link_to(peer)
-    lanes = []
+def test_after_a_fork_connection_and_lock_are_left_to_the_parent(play: Play) -> None:
+    link = link_to(play(answers(b":1\r\n", b":2\r\n"), answers(b":7\r\n")))
+    assert link.exchange(go) == 1
+    entered, over, got = threading.Event(), threading.Event(), []
 
-    def keep(lane: Lane, deadline: Deadline) -> object:
-        lanes.append(lane)
+    def hold(lane: Lane, deadline: Deadline) -> object:
+        entered.set()
+        over.wait(20)
         return go(lane, deadline)
 
-    assert link.exchange(keep) == 1
-    monkeypatch.setattr("pionkv.client.link.os.getpid", lambda: os.getppid())
-    assert link.exchange(keep) == 7
-    parents, childs = lanes
-    assert parents is not childs
-    assert go(parents, Deadline(10, 10)) == 2
+    parent = threading.Thread(target=lambda: got.append(link.exchange(hold)))
+    parent.start()
+    assert entered.wait(20)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            os._exit(int(str(link.exchange(go))))
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    over.set()
+    parent.join(20)
+    assert (os.waitstatus_to_exitcode(status), got) == (7, [2])
