@@ -123,7 +123,7 @@ def _pop(*, reverse: bool) -> Change:
             raise SYNTAX.again()
         count = 1 if len(args) == 2 else _positive(args[2])
         name = blob(args[1])
-        if not count or not zsets.length(keys, name):
+        if not zsets.length(keys, name) or not count:
             return reply.array_header(0)
         found = zranges.remove_by_index(keys, name, 0, count - 1, reverse=reverse)
         if len(args) == 3:

@@ -112,17 +112,19 @@ def put(
         OutOfBudget: There is no room for it.
     """
     known = keys.known.get(name)
+    entry = known or keys.find(name)
     if (
-        known is not None
+        entry is not None
         and type(value) is bytes
         and condition is ALWAYS
-        and not (deadline or known.deadline)
-        and known.kind is STRING
-        and known.count <= SHORT_VALUE >= len(value)
+        and not (deadline or entry.deadline)
+        and entry.kind is STRING
+        and entry.count <= SHORT_VALUE >= len(value)
     ):
-        _replace_short(keys, known, value)
+        _replace_short(keys, entry, value)
         return True
-    entry = keys.find(name)
+    if known is not None:
+        entry = keys.find(name)
     if condition is not ALWAYS and (entry is None) is (condition is Condition.IF_PRESENT):
         return False
     if keep_deadline:
@@ -256,7 +258,7 @@ def _value_cost(name: bytes, size: int) -> int:
 
 
 def _replace_short(keys: KeyWriter, entry: Entry, value: bytes) -> None:
-    """A known short string becomes another one: nothing here can fail once the entry is changed."""
+    """A short string becomes another one: nothing can fail here once the entry, known or not, is changed."""
     size = len(value)
     if size != entry.count:
         name = entry.name

@@ -129,6 +129,11 @@ def test_random_commands_are_answered_alike(both: tuple[Ask, Ask], mix: str) -> 
     check()
 
 
+@pytest.mark.parametrize("name", [b"ZPOPMIN", b"ZPOPMAX"])
+def test_a_pop_of_no_members_looks_at_the_type(both: tuple[Ask, Ask], name: bytes) -> None:
+    run_on_both(both, [(b"SET", b"k", b"v"), (name, b"k", b"0"), (name, b"absent", b"0")])
+
+
 @pytest.mark.parametrize("spec", commands.specs(), ids=lambda spec: spec.name)
 def test_the_command_table_says_what_redis_says(redis: RedisServer, spec: CommandSpec) -> None:
     with closing(Recorder(redis.connect(), 2)) as theirs:
