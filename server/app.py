@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import ssl
@@ -288,9 +289,19 @@ def store_options(settings: Settings, worker: int = 0) -> StoreOptions:
     )
 
 
+def own_process(app: App) -> None:
+    """Nothing but this server is in the process: what it has loaded once stays.
+
+    A full garbage collection holds up the event loop, for 0.1 s when it looks at all of that. It passes by
+    what was there when the kernels were loaded.
+    """
+    app.service.kernels.afterwards = gc.freeze
+
+
 async def _serve_alone(settings: Settings) -> None:
     with closing(Store.open(settings.data_dir, store_options(settings))) as store:
         app = App(settings, store)
+        own_process(app)
         for number in (signal.SIGTERM, signal.SIGINT):
             app.loop.add_signal_handler(number, app.signalled)
         app.loop.add_signal_handler(signal.SIGHUP, app.renew_certificates)

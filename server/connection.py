@@ -98,6 +98,7 @@ class Connection(Runner, asyncio.BufferedProtocol):
         self._service.metrics.received[self._lane] += nbytes
         self.client.last_active = self._service.clock()
         self._parser.received(nbytes)
+        self._out.begin_turn()
         self._advance()
 
     def eof_received(self) -> bool:

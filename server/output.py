@@ -8,7 +8,7 @@ reused once `send` returned.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from .metrics import Metrics
@@ -19,8 +19,11 @@ GATHER_BYTES = 1 << 16
 COPY_BYTES = 1 << 14
 """Buffers below this size are copied and gathered, too: a write of their own would cost more."""
 
-SLICE_BYTES = 1 << 20
-"""Large replies are handed to the transport in slices of this size."""
+SLICE_BYTES = 4 << 20
+"""Large replies are handed to the transport in slices of this size; they stay where they lie."""
+
+TLS_SLICE_BYTES = 1 << 20
+"""The same where the transport encrypts what it is handed, and holds that until the peer has read it."""
 
 COPIED_SLICE_BYTES = 1 << 16
 """Buffers that are wanted back are copied in slices of this size; the transport holds one of them at most."""
@@ -56,12 +59,19 @@ class Output:
         self._pushed_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._turn = TURN_BYTES
+        self._slice = SLICE_BYTES
         self._lane = ""
+
+    def begin_turn(self) -> None:
+        """The event loop has come round to this connection: all others had their turn."""
+        self._turn = TURN_BYTES
 
     def attach(self, transport: asyncio.Transport, lane: str) -> None:
         """Write to `transport` from now on."""
         # uvloop's TLS takes a mark of 0 to be passed even when nothing waits.
-        transport.set_write_buffer_limits(high=0 if transport.can_write_eof() else 1, low=0)
+        plain = transport.can_write_eof()
+        transport.set_write_buffer_limits(high=0 if plain else 1, low=0)
+        self._slice = SLICE_BYTES if plain else TLS_SLICE_BYTES
         self._transport = transport
         self._lane = lane
 
@@ -78,8 +88,8 @@ class Output:
         return self._transport is not None
 
     def write(self, reply: bytes) -> None:
-        """Queue a small, complete reply, or a small piece of one."""
-        if self.muted:
+        """Queue a small, complete reply, or a small piece of one; an empty one was sent by other means."""
+        if self.muted or not reply:
             return
         self._gathered.append(reply)
         self._gathered_bytes += len(reply)
@@ -131,6 +141,21 @@ class Output:
         else:
             self._transport.writelines(gathered)
 
+    def send_whole(self, parts: Sequence[bytes | memoryview], size: int) -> bool:
+        """Send a complete reply of at most a slice in one write, if nobody has to wait for it; whether so.
+
+        Args:
+            parts: The reply; they must stay as they are until they have been sent.
+            size: Bytes of all of them.
+        """
+        if self.blocked or self._turn <= 0 or size > self._slice:
+            return False
+        if not self.muted:
+            self._gathered += parts
+            self._gathered_bytes += size
+            self.flush()
+        return True
+
     @contextmanager
     def reply_in_parts(self) -> Iterator[None]:
         """Mark a reply that is written in several steps; when it breaks off, the connection cannot go on."""
@@ -148,8 +173,8 @@ class Output:
         if self.muted:
             return
         for buffer in buffers:
-            for start in range(0, buffer.nbytes, SLICE_BYTES):
-                piece = buffer[start : start + SLICE_BYTES]
+            for start in range(0, buffer.nbytes, self._slice):
+                piece = buffer[start : start + self._slice]
                 if self._gathered_bytes > GATHER_BYTES:
                     self.flush()
                 await self._breathe()

@@ -125,10 +125,15 @@ class StateReceiver(Receiver):
 
 
 class StoreReceiver(Receiver):
-    """Receives the blob of one V.STOREBATCH; `finish` makes its rows visible."""
+    """Receives the blob of one V.STOREBATCH; `finish` makes its rows visible.
 
-    def __init__(self, service: Service, write: RowsWrite, length: int) -> None:
+    Attributes:
+        stored: Format and dim of the layer when the blob began; where that changes, nothing is published.
+    """
+
+    def __init__(self, service: Service, write: RowsWrite, stored: LayerSpec, length: int) -> None:
         self.length = length
+        self.stored = stored
         self._service = service
         self._write = write
 
@@ -160,7 +165,7 @@ class Landing(StoreReceiver):
     _write: Write
 
     def __init__(self, service: Service, write: Write, length: int) -> None:
-        super().__init__(service, write, length)
+        super().__init__(service, write, write.spec, length)
 
     def next_buffer(self, remaining: int) -> memoryview | None:
         """The next segment."""
@@ -188,9 +193,15 @@ class Packing(StoreReceiver):
     """Chunks take turns between the socket and a packing thread, which packs them in order."""
 
     def __init__(
-        self, service: Service, write: RowsWrite, length: int, kind: Input, wake: Callable[[], None]
+        self,
+        service: Service,
+        write: RowsWrite,
+        stored: LayerSpec,
+        length: int,
+        kind: Input,
+        wake: Callable[[], None],
     ) -> None:
-        super().__init__(service, write, length)
+        super().__init__(service, write, stored, length)
         self._kind = kind
         self._wake = wake
         self._filler = Filler(write, kind)
@@ -287,6 +298,7 @@ class Spooling(Packing):
         self,
         service: Service,
         begin: Callable[[], RowsWrite],
+        stored: LayerSpec,
         length: int,
         guess: Input,
         wake: Callable[[], None],
@@ -294,7 +306,7 @@ class Spooling(Packing):
         self._spool = service.spools.take(length)
         self._spooled = 0
         self._begin = begin
-        super().__init__(service, begin(), length, guess, wake)
+        super().__init__(service, begin(), stored, length, guess, wake)
 
     def _take(self) -> memoryview:
         return memoryview(b"")

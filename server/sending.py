@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from functools import cache
 
 from pionkv.kernels import Element, LayerSpec
+from pionkv.kernels.formats import format_by_name
 from pionkv.protocol import reply
 from pionkv.storage import Rows, Run
 
@@ -33,12 +35,18 @@ class Form(Enum):
         NATIVE is the original's: fp16 layers as they are, every other format as fp32. Rows of a format that
         codes groups of them have no bytes of their own: RAW sends fp16.
         """
-        if self is Form.RAW and spec.details.grouped:
-            return Element.F16
-        if self is Form.RAW or (self is Form.NATIVE and spec.verbatim_element is Element.F16):
-            return None
-        element = Element.F16 if self is Form.F16 else Element.F32
-        return None if spec.verbatim_element is element else element
+        return _element(self, spec.format)
+
+
+@cache
+def _element(form: Form, name: str) -> Element | None:
+    stored = format_by_name(name)
+    if form is Form.RAW and stored.grouped:
+        return Element.F16
+    if form is Form.RAW or (form is Form.NATIVE and stored.verbatim is Element.F16):
+        return None
+    element = Element.F16 if form is Form.F16 else Element.F32
+    return None if stored.verbatim is element else element
 
 
 def bulk_or_send(client: Client, parts: Sequence[memoryview]) -> bytes | Slow:
@@ -77,11 +85,24 @@ def small_reply(client: Client, rows: Rows | None, form: Form) -> bytes | None:
     return reply.bulk(out)
 
 
+def send_at_once(client: Client, rows: Rows, form: Form) -> bool:
+    """Send the whole bulk string in one write, if it is stored bytes and not too many of them; whether so."""
+    if form.element(rows.spec) is not None:
+        return False
+    size = bytes_sent(rows, form)
+    sent = client.out.send_whole([reply.bulk_header(size), *rows.parts, reply.CRLF], size)
+    if sent:
+        count_sent(client, rows, size)
+    return sent
+
+
 async def send_rows(client: Client, found: Iterable[Rows | None], form: Form) -> None:
     """Send one bulk string per layer, null for a layer without rows, in order."""
     for rows in found:
         if rows is None:
             client.out.write(reply.null(client.protocol))
+            continue
+        if send_at_once(client, rows, form):
             continue
         size = bytes_sent(rows, form)
         client.out.write(reply.bulk_header(size))

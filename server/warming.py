@@ -7,6 +7,7 @@ The event loop must not wait for that: rows of a format whose kernels are not lo
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from pionkv.kernels import LAYER_FORMATS, LayerSpec, warm_up
 
@@ -14,9 +15,14 @@ from .logs import logger
 
 
 class KernelLoader:
-    """Runs one kernel of each family once, in a thread of its own."""
+    """Runs one kernel of each family once, in a thread of its own.
+
+    Attributes:
+        afterwards: Called by the thread when all are loaded.
+    """
 
     def __init__(self) -> None:
+        self.afterwards: Callable[[], None] = lambda: None
         self._loaded: set[str] = set()
         self.busy = False
         """Kernels are being loaded."""
@@ -41,6 +47,7 @@ class KernelLoader:
                 break
             warm_up(formats)
             self._loaded.add(family)
+        self.afterwards()
         self.busy = False
         logger().debug("kernels loaded", families=sorted(self._loaded))
 

@@ -23,7 +23,7 @@ from pionkv.storage import StorageError, Store
 from . import control as channel
 from . import logs
 from .acl.users import UsersError
-from .app import App, store_options
+from .app import App, own_process, store_options
 from .config import load
 from .control import Control, Setup
 from .counters import Counters
@@ -54,6 +54,7 @@ async def _serve(end: socket.socket) -> None:
     )
     with closing(Store.open(settings.data_dir, store_options(settings, setup.number))) as store:
         app = App(settings, store, place, request_stop=lambda: control.send(channel.STOP))
+        own_process(app)
         app.loop.add_signal_handler(signal.SIGTERM, app.stop)
         await app.accept(
             _sockets(setup.tcp),

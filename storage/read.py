@@ -32,11 +32,13 @@ class Rows:
         spec: Their format and dim.
         count: Number of rows.
         runs: Where they are, in row order.
+        first: Whether they begin the session: its row 0, in the first layer that holds any.
     """
 
     spec: LayerSpec
     count: int
     runs: list[Run]
+    first: bool = False
 
     @property
     def parts(self) -> list[memoryview]:
@@ -80,7 +82,7 @@ class Location(NamedTuple):
 
 def rows(engine: Engine, sid: bytes, layer: int, start: int, end: int, at: int | None = None) -> Rows | None:
     """See `Store.rows`."""
-    return _read(engine, (sid,), (layer,), _range(start, end), at=at)[0]
+    return _read(engine, (sid,), (layer,), _range(start, end), None, at, begins=start == 0)[0]
 
 
 def layer_state(engine: Engine, sid: bytes, layer: int) -> LayerState | None:
@@ -123,7 +125,7 @@ def rows_of_layers(
     at: int | None = None,
 ) -> list[Rows | None]:
     """See `Store.rows_of_layers`."""
-    return _read(engine, sids, layers, _range(start, end), generations, at)
+    return _read(engine, sids, layers, _range(start, end), generations, at, begins=start == 0)
 
 
 def locate(engine: Engine, sid: bytes, layer: int, start: int, end: int) -> list[Location] | None:
@@ -243,8 +245,10 @@ def _read(
     select: Select,
     generations: Sequence[int] | None = None,
     at: int | None = None,
+    *,
+    begins: bool = False,
 ) -> list[Rows | None]:
-    """Rows of layers, each of every session, all as of one moment."""
+    """Rows of layers, each of every session, all as of one moment; `begins`: from row 0 on."""
 
     def attempt() -> list[Rows | None]:
         with engine.catalog.snapshot() as reader:
@@ -252,7 +256,9 @@ def _read(
         for session, generation in zip(sessions, generations or (), strict=False):
             if session.generation != generation:
                 raise Stale(session.sid)
-        found = [_map_layer(engine, session, layer, select) for layer in layers for session in sessions]
+        found = [
+            _map_layer(engine, session, layer, select, begins) for layer in layers for session in sessions
+        ]
         for session in sessions:
             engine.usage.note(session.unit, engine.clock())
         return found
@@ -260,13 +266,15 @@ def _read(
     return _guarded(engine, sids, attempt)
 
 
-def _map_layer(engine: Engine, session: SessionRecord, layer: int, select: Select) -> Rows | None:
+def _map_layer(
+    engine: Engine, session: SessionRecord, layer: int, select: Select, begins: bool = False
+) -> Rows | None:
     extents = select(session, layer) if layer >= 0 else None
     if extents is None:
         return None
     spec, maps, side = session.schema.layer(layer), engine.maps, session.side
     runs = runs_of(spec, extents, lambda page, row, count: maps.rows(page, layer, side, row, count))
-    return Rows(spec, rows_of(extents), runs)
+    return Rows(spec, rows_of(extents), runs, begins and not any(session.rows[:layer]))
 
 
 def _guarded(engine: Engine, sids: Sequence[bytes], attempt: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ for each writer and may be.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Self
@@ -104,19 +104,20 @@ class SessionRecord:
 
     def encode(self) -> bytes:
         """The stored form."""
-        packed: bytes = msgpack.packb(
-            (
-                self.sid,
-                self.slot,
-                self.unit,
-                self.side,
-                self.schema.encode(),
-                self.generation,
-                self.layers,
-                tuple(self.pages.items()),
+        return seal(
+            _pack(
+                (
+                    self.sid,
+                    self.slot,
+                    self.unit,
+                    self.side,
+                    self.schema.encode(),
+                    self.generation,
+                    self.layers,
+                    tuple(self.pages.items()),
+                )
             )
         )
-        return seal(packed)
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
@@ -128,6 +129,10 @@ class SessionRecord:
         rows = tuple(map(rows_of, layers))
         live = sum(schema.bytes_of(layer, extents) for layer, extents in enumerate(layers) if extents)
         return cls(sid, slot, unit, side, schema, generation, layers, dict(pages), rows, live)
+
+
+_pack: Callable[[object], bytes] = msgpack.Packer().pack
+"""`msgpack.packb` would make a packer, and its buffer of 256 KiB, for every record."""
 
 
 def seal(packed: bytes) -> bytes:
@@ -305,8 +310,7 @@ class Counters:
 
     def encode(self) -> Raw:
         """The stored form."""
-        packed: Raw = msgpack.packb(_counts(self))
-        return seal(packed)
+        return seal(_pack(_counts(self)))
 
     @classmethod
     def decode(cls, raw: Raw) -> Self:

@@ -123,7 +123,7 @@ def locate(client: Client, args: Sequence[Argument]) -> bytes:
     numbers = {path: number for number, path in enumerate(files)}
     layers = b"".join(_layer(mapped, numbers) for mapped in found)
     _credit(client, found, record.tokens)
-    credit_restore(client, namespace + K_SUFFIX, range(client.service.limits.layers))
+    credit_restore(client, namespace + K_SUFFIX)
     described = [_file(path) for path in files]
     return reply.encode([record.generation, record.tokens, described, layers], client.protocol)
 

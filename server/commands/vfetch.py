@@ -13,7 +13,7 @@ from pionkv.storage import Rows
 from ..arguments import Argument, Cursor, blob, integer, keyword, unknown_option
 from ..clients import Client
 from ..dispatch import Handler, Slow
-from ..sending import Form, send_rows, small_reply
+from ..sending import Form, send_at_once, send_rows, small_reply
 from .prefix import K_SUFFIX
 
 FETCH, FETCHALL = "V.FETCH", "V.FETCHALL"
@@ -80,8 +80,8 @@ def _range(client: Client, args: Sequence[Argument]) -> bytes | Slow:
         transaction = client.preparations.live(options.txn).transaction
         return _reply(client, transaction.rows(sid, layer, start, end), options.form)
     rows = client.service.store.rows(sid, layer, start, end, options.at)
-    if start == 0:
-        credit_restore(client, sid, range(layer, layer + 1))
+    if rows is not None and rows.first:
+        credit_restore(client, sid)
     return _reply(client, rows, options.form)
 
 
@@ -102,8 +102,8 @@ def _batch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
         raise NO_LAYERS.again()
     asked = range(held if layers is None else layers)
     found = store.rows_of_layers((sid,), asked, start, end, at=options.at)
-    if start == 0:
-        credit_restore(client, sid, asked)
+    if any(rows is not None and rows.first for rows in found):
+        credit_restore(client, sid)
     return _reply_array(client, found, options.form)
 
 
@@ -125,8 +125,8 @@ def fetchall(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     views = [store.session(sid, options.at) for sid in sids]
     layers = options.layers or range(max(view.num_layers for view in views))
     found = store.rows_of_layers(sids, layers, start, end, at=options.at)
-    if start == 0:
-        credit_restore(client, sids[0], layers)
+    if any(rows is not None and rows.first for rows in found[:: len(sids)]):
+        credit_restore(client, sids[0])
     return _reply_array(client, found, options.form)
 
 
@@ -161,21 +161,22 @@ def _form(command: str, argument: Argument) -> Form:
         raise CommandError("ERR", BAD_FORM.format(command=command)) from None
 
 
-def credit_restore(client: Client, sid: bytes, layers: range) -> None:
-    """Rows from 0 on of these layers are fetched: if that begins a K side, a prefix is being restored."""
+def credit_restore(client: Client, sid: bytes) -> None:
+    """The first rows of a session are fetched: if it is a K side, a prefix is being restored."""
     if not sid.endswith(K_SUFFIX):
         return
     service, namespace = client.service, sid.removesuffix(K_SUFFIX)
-    rows = service.store.session(sid).rows
-    first = next((layer for layer, count in enumerate(rows) if count), None)
     view = service.store.lookup(namespace)
-    if first in layers and view is not None:
+    if view is not None:
         service.receipt.credit(namespace, view.tokens, view.prefill_us)
         service.store.credit_hit(namespace)
 
 
 def _reply(client: Client, rows: Rows | None, form: Form) -> bytes | Slow:
-    return small_reply(client, rows, form) or _send(client, b"", [rows], form)
+    small = small_reply(client, rows, form)
+    if small is not None or rows is None:
+        return small or b""
+    return b"" if send_at_once(client, rows, form) else _send(client, b"", [rows], form)
 
 
 def _reply_array(client: Client, found: list[Rows | None], form: Form) -> Slow:

@@ -47,10 +47,6 @@ class Place:
             raise CommandError("ERR", "invalid layer_id/start_id/count")
         return cls(blob(args[1]), layer, start, count)
 
-    def spec(self, target: Target) -> LayerSpec:
-        """How rows of this layer are stored, as far as one row can be."""
-        return self.stored(target).wire
-
     def stored(self, target: Target) -> LayerSpec:
         """The format and dim of the layer."""
         if isinstance(target, Transaction):
@@ -116,14 +112,14 @@ def check_length(spec: LayerSpec, count: int, declared: Input, length: int) -> N
 async def _finish(client: Client, target: Target, place: Place, values: Receiver, declared: Input) -> bytes:
     if isinstance(values, Refused) and values.error is not None:
         raise values.error
-    spec = place.spec(target)
-    check_length(spec, place.count, declared, values.length)
+    stored = values.stored if isinstance(values, StoreReceiver) else place.stored(target)
+    check_length(stored.wire, place.count, declared, values.length)
     if not isinstance(values, StoreReceiver):
         raise Stale(place.sid)  # when the blob began, its length did not fit the session
     await values.finish(declared)
     if declared in TWO_BYTES:
         client.two_byte_input = declared
-    client.service.metrics.rows_in[place.stored(target).format] += values.length
+    client.service.metrics.rows_in[stored.format] += values.length
     return reply.OK
 
 
@@ -169,8 +165,8 @@ def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver
         assert isinstance(write, Write)
         return Landing(service, write, length)
     if len(inputs) == 1:
-        return Packing(service, place.begin(target), length, inputs[0], wake)
-    return Spooling(service, partial(place.begin, target), length, client.two_byte_input, wake)
+        return Packing(service, place.begin(target), stored, length, inputs[0], wake)
+    return Spooling(service, partial(place.begin, target), stored, length, client.two_byte_input, wake)
 
 
 def run(client: Client, args: Sequence[Argument]) -> bytes | Slow:

@@ -2,7 +2,7 @@
 
 The same lean client (one blocking socket, `recv_into` a warm buffer) drives every server, so that only the
 servers differ. Sizes are those of one layer's rows. CPU seconds of each server are read from the kernel.
-Where valkey-server is installed it is a peer, too, with rows of its own and no targets.
+Where Valkey is to be had (see tests/engines.py) it is a peer, too, with rows of its own and no targets.
 
     python tests/benchmarks/bench_io.py [--rounds 9] [--unix]
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from harness import Row, interleaved, rate_row, write_results
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import engines  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
 MIB = 1 << 20
@@ -39,7 +39,7 @@ ROW = 2 * DIM
 DISTINCT = 3
 """Different contents that rounds rotate through."""
 PEERS = ("redis", "valkey")
-"""Servers of plain keys, each with a program `<name>-server`; targets are stated against the first."""
+"""Engines of plain keys; targets are stated against the first."""
 
 
 class Wire:
@@ -352,9 +352,8 @@ class Bench:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """User and system seconds of a process so far, to the nanosecond: /proc counts in hundredths."""
+    return time.clock_gettime((~pid << 3) | 2)  # its clock, as clock_getcpuclockid(3) makes it on Linux
 
 
 @contextmanager
@@ -422,7 +421,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="", help="names of parts, comma-separated")
     options = parser.parse_args()
-    if shutil.which("redis-server") is None:
+    if engines.server(PEERS[0]) is None:
         raise SystemExit("redis-server is not installed: `make system` installs it where apt is there")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -433,7 +432,7 @@ def main() -> None:
         peers = {
             name: stack.enter_context(peer_server(program))
             for name in PEERS
-            if (program := shutil.which(f"{name}-server")) is not None
+            if (program := engines.server(name)) is not None
         }
         bench = Bench(ours, peers, options.rounds, unix)
         parts: dict[str, Callable[[], None]] = {

@@ -41,6 +41,16 @@ def test_rows_come_back_as_they_went_in(session):
     assert all(part.readonly for part in rows.parts)
 
 
+def test_rows_tell_whether_they_begin_the_session(session):
+    for layer in (1, 2):
+        session.put(b"s", layer, 0, bytes(4 * ROW))
+    rows = session.store.rows
+    assert rows(b"s", 1, 0, 2).first
+    assert not rows(b"s", 1, 1, 2).first and not rows(b"s", 2, 0, 4).first
+    found = session.store.rows_of_layers((b"s",), range(3), 0, 4)
+    assert [each and each.first for each in found] == [None, True, False]
+
+
 def test_a_prefix_stored_at_once_is_one_file_and_one_slice_a_layer(driver):
     driver.prefix(b"p", layers=4, rows=300)
     assert len(driver.files) == 1

@@ -1,0 +1,93 @@
+"""The writing half of a connection: what leaves in one write, and what has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from pionkv.server.metrics import Metrics
+from pionkv.server.output import SLICE_BYTES, TLS_SLICE_BYTES, TURN_BYTES, Output
+
+HEADER, CRLF = b"$5\r\n", b"\r\n"
+
+
+class Transport:
+    """Takes everything at once, and keeps what came in one write together."""
+
+    def __init__(self, plain: bool) -> None:
+        self.plain = plain
+        self.writes: list[list[bytes]] = []
+
+    def can_write_eof(self) -> bool:
+        return self.plain
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        pass
+
+    def write(self, data: bytes) -> None:
+        self.writes.append([data])
+
+    def writelines(self, pieces: list[bytes | memoryview]) -> None:
+        self.writes.append([bytes(piece) for piece in pieces])
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def attached(loop: asyncio.AbstractEventLoop, *, plain: bool = True) -> tuple[Output, Transport]:
+    output, transport = Output(loop, Metrics()), Transport(plain)
+    output.attach(transport, "tcp")  # type: ignore[arg-type]
+    return output, transport
+
+
+def whole(output: Output, data: bytes) -> bool:
+    return output.send_whole([HEADER, memoryview(data), CRLF], len(data))
+
+
+def test_a_reply_of_a_slice_leaves_in_one_write_after_what_was_gathered(loop) -> None:
+    output, transport = attached(loop)
+    output.write(b"+OK\r\n")
+    data = bytes(SLICE_BYTES)
+    assert whole(output, data)
+    assert transport.writes == [[b"+OK\r\n", HEADER, data, CRLF]]
+    output.flush()
+    output.write(b"")
+    output.flush()
+    assert len(transport.writes) == 1
+
+
+@pytest.mark.parametrize("plain, most", [(True, SLICE_BYTES), (False, TLS_SLICE_BYTES)])
+def test_a_longer_one_has_to_be_sliced(plain, most, loop) -> None:
+    output, transport = attached(loop, plain=plain)
+    assert whole(output, bytes(most))
+    output.begin_turn()
+    assert not whole(output, bytes(most + 1)) and len(transport.writes) == 1
+
+
+def test_others_have_their_turn_and_a_new_one_begins_with_the_next_event(loop) -> None:
+    output, transport = attached(loop)
+    data = bytes(TURN_BYTES // 4)
+    assert [whole(output, data) for _ in range(5)] == [True] * 4 + [False]
+    output.begin_turn()
+    assert whole(output, data) and len(transport.writes) == 5
+
+
+def test_a_peer_that_lags_behind_is_waited_for(loop) -> None:
+    output, transport = attached(loop)
+    output.pause()
+    assert not whole(output, bytes(1 << 17)) and not transport.writes
+    output.resume()
+    assert whole(output, bytes(1 << 17))
+
+
+def test_a_muted_client_gets_nothing(loop) -> None:
+    output, transport = attached(loop)
+    output.muted = True
+    assert whole(output, bytes(1 << 17))
+    output.flush()
+    assert not transport.writes
