@@ -102,10 +102,12 @@ class Guard:
         tier = self.tier
         return await self._ask(lambda: tier.shard_of(name), lambda: tier.state(name), call, seconds)
 
-    async def ask_index(self, key: bytes, call: Callable[[], Awaitable[T]]) -> T:
+    async def ask_index(
+        self, key: bytes, call: Callable[[], Awaitable[T]], seconds: float | None = None
+    ) -> T:
         """The same for a question about keys of the index, of which this is one."""
         tier = self.tier
-        return await self._ask(lambda: tier.shard_of_index(key), lambda: tier.find((key,)), call, None)
+        return await self._ask(lambda: tier.shard_of_index(key), lambda: tier.find((key,)), call, seconds)
 
     async def _ask(
         self,

@@ -15,6 +15,7 @@ from pionkv.storage import BOUNDARY_TOKENS, boundaries, tenant_of
 from ..logs import logger
 from .guard import Guard
 from .interface import NO_VERSION, TierError
+from .patience import Patience
 from .record import Record
 
 PROBES = 32
@@ -57,12 +58,15 @@ class Index:
                 self._counts["unindexed"] += 1
                 logger().warning("prefix not in the tier's index", error=str(error))
 
-    async def deepest(self, keys: list[bytes], without: Container[bytes]) -> tuple[bytes, list[bytes]]:
+    async def deepest(
+        self, keys: list[bytes], without: Container[bytes], patience: Patience
+    ) -> tuple[bytes, list[bytes]]:
         """The last of these keys that has names but some, and the names; no names when there is none.
 
         Args:
             keys: Keys of boundaries, in order.
             without: Names that do not count.
+            patience: How long that may take. Raises `Overdue`.
         """
         low, high = -1, len(keys) - 1
         best: tuple[bytes, list[bytes]] = (b"", [])
@@ -71,7 +75,7 @@ class Index:
             places = list(range(low + step, high + 1, step))
             if not places or places[-1] != high:
                 places.append(high)
-            listed = await self._names([keys[place] for place in places])
+            listed = await self._names([keys[place] for place in places], patience)
             names = [[name for name in found if name not in without] for found in listed]
             hits = [place for place, found in zip(places, names, strict=True) if found]
             if not hits:
@@ -83,10 +87,11 @@ class Index:
             high = following[0] - 1 if following else low
         return best
 
-    async def _names(self, keys: list[bytes]) -> list[list[bytes]]:
+    async def _names(self, keys: list[bytes], patience: Patience) -> list[list[bytes]]:
         """Names under each key; none under those of a shard that does not answer."""
         found: dict[bytes, list[bytes]] = {}
-        asked = [self._names_of_shard(part) for part in self._by_shard(keys)]
+        seconds = patience.question(asyncio.get_running_loop().time())
+        asked = [self._names_of_shard(part, seconds) for part in self._by_shard(keys)]
         for part in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(part, TierError):
                 self._counts[f"miss:{part.reason}"] += 1
@@ -96,9 +101,9 @@ class Index:
                 found |= part
         return [found.get(key, []) for key in keys]
 
-    async def _names_of_shard(self, keys: list[bytes]) -> dict[bytes, list[bytes]]:
+    async def _names_of_shard(self, keys: list[bytes], seconds: float) -> dict[bytes, list[bytes]]:
         guard = self._guard
-        names = await guard.ask_index(keys[0], lambda: guard.tier.find(keys))
+        names = await guard.ask_index(keys[0], lambda: guard.tier.find(keys), seconds)
         return dict(zip(keys, names, strict=True))
 
     async def unnote(self, key: bytes, name: bytes) -> None:

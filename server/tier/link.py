@@ -33,9 +33,10 @@ from ..logs import logger
 from .context import Context, Mark
 from .guard import Guard
 from .index import Index
-from .interface import NO_VERSION, Head, Moved, PieceGone, Tier, TierError
+from .interface import NO_VERSION, Head, PieceGone, Tier, TierError
+from .patience import Patience
 from .publisher import SETTLE_SECONDS, Publisher
-from .reader import EXPIRED, MILLION, Reader
+from .reader import EXPIRED, Reader
 from .record import BadRecord, decode
 
 REMEMBERED = 65_536
@@ -87,7 +88,8 @@ class TierLink:
         self._loop = asyncio.get_running_loop()
         self._asked: tuple[OrderedDict[bytes, float], ...] = (OrderedDict(), OrderedDict())
         """When a name that is here, or is not, may be asked about again."""
-        self._bringing: dict[bytes, asyncio.Task[None]] = {}
+        self._bringing: dict[bytes, tuple[asyncio.Task[None], Patience]] = {}
+        """Reads on their way, and how long each may take."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dropping: set[bytes] = set()
         self._droppers = asyncio.Semaphore(DROPS)
@@ -129,27 +131,37 @@ class TierLink:
         except StorageError:
             return False
 
-    async def bring(self, name: bytes, prefill_us: int | None = None) -> None:
-        """Have here what the tier holds of a prefix, if that is newer and worth it."""
-        task = self._bringing.get(name)
-        if task is None:
-            task = self._bringing[name] = self._loop.create_task(self._bring(name, prefill_us))
+    async def bring(self, name: bytes, prefill_us: int | None = None, began: float | None = None) -> None:
+        """Have here what the tier holds of a prefix, if that is newer and worth it.
+
+        Args:
+            name: The prefix.
+            prefill_us: How long computing it takes, as the request says.
+            began: When the request began to ask the tier; now, unless it has asked for something else before.
+        """
+        now = self._loop.time()
+        mine = Patience(now if began is None else began, self._guard.deadline, prefill_us)
+        reading = self._bringing.get(name)
+        if reading is None:
+            task = self._loop.create_task(self._bring(name, mine))
+            self._bringing[name] = task, mine
             task.add_done_callback(lambda done: self._brought(name, done))
-        # Not awaited itself: who waits goes on when it is cancelled, too. It may be on its way for somebody
-        # who has more time, or on its way in another worker.
-        timeout = (
-            self._guard.deadline + max(self._guard.deadline, prefill_us / MILLION) if prefill_us else None
-        )
-        await asyncio.wait((task,), timeout=timeout)
+            # Not awaited itself: it goes on for others when who waits is cancelled.
+            await asyncio.wait((task,))
+            return
+        task, others = reading
+        # It may be on its way for somebody who has more time.
+        while not task.done() and (left := mine.of_joiner(others) - self._loop.time()) > 0:
+            await asyncio.wait((task,), timeout=left)
 
     def _brought(self, name: bytes, task: asyncio.Task[None]) -> None:
         del self._bringing[name]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger().error("prefix not read from the tier", exc_info=error)
 
-    async def _bring(self, name: bytes, prefill_us: int | None) -> None:
+    async def _bring(self, name: bytes, patience: Patience) -> None:
         try:
-            reason = await self._once(name, prefill_us)
+            reason = await self._once(name, patience)
         except TierError as error:
             reason = error.reason
         except BadRecord as error:
@@ -161,7 +173,7 @@ class TierLink:
         if reason:
             self._counts[f"miss:{reason}"] += 1
 
-    async def _once(self, name: bytes, prefill_us: int | None) -> str:
+    async def _once(self, name: bytes, patience: Patience) -> str:
         """Ask, read if need be; why there is nothing, in a word."""
         store, guard = self._store, self._guard
         if store.untold_of(name) is not None:
@@ -171,7 +183,8 @@ class TierLink:
         mark = Mark.of(note)
         if not missing and mark is None:
             return ""
-        state = await guard.ask(name, lambda: guard.tier.state(name))
+        seconds = patience.question(self._loop.time())
+        state = await guard.ask(name, lambda: guard.tier.state(name), seconds)
         if mark is not None and state.version == mark.version:
             self._remember(name)
             return ""
@@ -180,7 +193,7 @@ class TierLink:
         if missing and self._is_partial(name):
             return "being stored"
         try:
-            reason = await self._alone(name, prefill_us)
+            reason = await self._alone(name, patience)
         except BaseException:
             self._let_go(name, mark)
             raise
@@ -215,51 +228,54 @@ class TierLink:
             return False
         return self._store.miss_reason(name) == "incomplete" and (record.bytes > 0)
 
-    async def _alone(self, name: bytes, prefill_us: int | None) -> str:
+    async def _alone(self, name: bytes, patience: Patience) -> str:
         """Read it, unless another worker is doing so: then wait for that."""
         if self._owner is None:
-            return await self._read(name, prefill_us)
+            return await self._read(name, patience)
         token = FETCH_CLAIM + name
         try:
             if self._store.claim(token, self._owner, FETCH_LEASE) is ClaimAnswer.CLAIMED:
                 try:
-                    return await self._read(name, prefill_us)
+                    return await self._read(name, patience)
                 finally:
                     self._store.release_claim(token, self._owner)
         except NameLimit:
-            return await self._read(name, prefill_us)
+            return await self._read(name, patience)
+        head = await self._head(name, patience)
+        if head is None:
+            return "absent"
+        patience.known(self._reader.decide(decode(head.record, name), patience.prefill_us).allowed)
         while self._store.is_claimed(token):
+            patience.left(self._loop.time())
             await asyncio.sleep(POLL_SECONDS)
         return "not read by another worker" if self._is_missing(name) else ""
 
-    async def _read(self, name: bytes, prefill_us: int | None) -> str:
-        guard, first = self._guard, self._loop.time()
+    async def _read(self, name: bytes, patience: Patience) -> str:
         for last in (False, True):
             began = self._loop.time()
-            head = await guard.ask(name, lambda: guard.tier.head(name), self._head_seconds(prefill_us))
+            head = await self._head(name, patience)
             if head is None:
                 return "absent"
             self._context.down.answered(self._loop.time() - began)
             try:
-                reason = await self._reader.take(name, head, prefill_us, first)
+                reason = await self._reader.take(name, head, patience)
                 if reason == EXPIRED:
-                    await self._forget(name, head)
+                    self._start(self._forget(name, head))
                 return reason
             except PieceGone:
                 if last:
-                    await self._forget(name, head)
+                    self._start(self._forget(name, head))
                     raise
         raise AssertionError("unreachable")
 
-    def _head_seconds(self, prefill_us: int | None = None) -> float:
-        """A record may list many pieces and tokens; who says how long computing takes waits no longer."""
-        deadline = self._guard.deadline
-        return min(deadline * 2, max(deadline, prefill_us / MILLION)) if prefill_us else deadline * 2
+    async def _head(self, name: bytes, patience: Patience) -> Head | None:
+        guard = self._guard
+        return await guard.ask(name, lambda: guard.tier.head(name), patience.question(self._loop.time()))
 
     async def _forget(self, name: bytes, head: Head) -> None:
         """Its time is over, or pieces of it are gone: nobody else shall try."""
         pieces = [piece.id for piece in decode(head.record, name).pieces()]
-        with suppress(Moved):
+        with suppress(TierError):
             await self._guard.ask(name, lambda: self._tier.forget(name, head.version, pieces))
 
     def _remember(self, name: bytes) -> None:
@@ -278,37 +294,40 @@ class TierLink:
         await self._loop.create_task(self._bring_match(ids, model, listing))
 
     async def _bring_match(self, ids: NDArray[np.uint32], model: bytes, listing: Listing) -> None:
+        began = self._loop.time()
         found = self._store.match(ids, model, listing=listing)
-        if found is not None and self.wants(found.record.namespace, check=True):
-            await self.bring(found.record.namespace)
-            found = self._store.match(ids, model, listing=listing)
+        known = b"" if found is None else found.record.namespace
+        newer = self._start(self.bring(known)) if known and self.wants(known, check=True) else None
         held = 0 if found is None else found.tokens
         step = self._tier.index_step // BOUNDARY_TOKENS
         hashes = boundaries(model, ids, tenant_of(listing.tag))
         keys = [hashes[level] for level in range(step, len(hashes), step) if level * BOUNDARY_TOKENS > held]
         enough = partial(self._holds_more, ids, model, held, listing)
+        patience = Patience(began, self._guard.deadline)
         try:
             tried: set[bytes] = set()
             for _ in range(ENTRIES_TRIED):
-                key, names = await self._index.deepest(keys, tried)
-                if not names or await self._bring_one_of(names, key, listing, enough):
-                    return
+                key, names = await self._index.deepest(keys, tried, patience)
+                if not names or await self._bring_one_of(names, key, listing, enough, began):
+                    break
                 tried.update(names)
         except TierError as error:
             self._counts[f"miss:{error.reason}"] += 1
+        if newer is not None:
+            await asyncio.wait((newer,))
 
     async def _bring_one_of(
-        self, names: list[bytes], key: bytes, listing: Listing, done: Callable[[], bool]
+        self, names: list[bytes], key: bytes, listing: Listing, done: Callable[[], bool], began: float
     ) -> bool:
         """Bring names of an entry of the index until that is enough; whether it was."""
         for name in names:
             if not listing.holds(name):
                 continue
             if self.wants(name, check=False):
-                await self.bring(name)
+                await self.bring(name, began=began)
             if done():
                 return True
-            await self._index.unnote(key, name)
+            self._start(self._index.unnote(key, name))
         return False
 
     def _holds_more(self, ids: NDArray[np.uint32], model: bytes, held: int, listing: Listing) -> bool:
@@ -330,7 +349,7 @@ class TierLink:
         """Tell the tier that these were dropped, now or, if it does not answer, later; those that it held."""
         for name in names:
             if (reading := self._bringing.get(name)) is not None:
-                reading.cancel()
+                reading[0].cancel()
         tasks = {self._start(self._drop(name)): name for name in names}
         done, _ = await asyncio.wait(tasks, timeout=DROP_DEADLINES * self._guard.deadline)
         return {tasks[task] for task in done if task.result()}
@@ -414,7 +433,7 @@ class TierLink:
         fields: dict[str, object] = {"where": "here" if here else "nowhere"}
         guard = self._guard
         try:
-            head = await guard.ask(name, lambda: guard.tier.head(name), self._head_seconds())
+            head = await guard.ask(name, lambda: guard.tier.head(name))
             record = None if head is None else decode(head.record, name)
         except (TierError, BadRecord) as error:
             return fields | {"tier": str(error)}
@@ -463,8 +482,9 @@ class TierLink:
         """Write what waits, for a few seconds at most, and let the tier go."""
         await self._publisher.drain(DRAIN_SECONDS)
         self._publisher.close()
+        self._reader.close()
         self._guard.close()
-        for task in [*self._tasks, *self._bringing.values()]:
+        for task in [*self._tasks, *(task for task, _ in self._bringing.values())]:
             task.cancel()
         await self._tier.close()
 

@@ -13,6 +13,7 @@ from .context import Context
 from .guard import Guard
 from .interface import Tier
 from .link import TierLink
+from .redis_tier import RedisTier
 
 OBJECTS = ("s3://", "file://")
 
@@ -50,13 +51,14 @@ def open_tier(settings: Settings, store: Store, place: Place, counts: Counter[st
 def make_tier(settings: Settings, deadline: float) -> Tier:
     """The engine for an address. Raises `OSError` when it lacks something here."""
     assert settings.tier is not None
-    # A client is loaded only where it is used.
     if settings.tier.startswith(OBJECTS):
+        # Loaded only where it is used.
         try:
             from .objects import ObjectTier
         except ImportError as error:
             raise OSError("a tier of objects needs obstore: pip install 'pionkv[s3]'") from error
         return ObjectTier(settings.tier, settings.tier_prefix, deadline)
-    from .redis_tier import RedisTier
-
-    return RedisTier(settings.tier, settings.tier_prefix, deadline)
+    try:
+        return RedisTier(settings.tier, settings.tier_prefix)
+    except ValueError as error:
+        raise OSError(str(error)) from error

@@ -27,6 +27,7 @@ from pionkv.storage.filling import Pending
 from ..logs import logger
 from .context import MEASURED_BYTES, WINDOW, Context, Mark
 from .interface import Head, PieceGone, TierAway, TierError, TierLate
+from .patience import MILLION, Overdue, Patience
 from .record import BadRecord, Piece, Record, decode, runs_of
 
 ESTIMATE_US_PER_TOKEN = 555
@@ -34,7 +35,6 @@ ESTIMATE_US_PER_TOKEN = 555
 EXPIRED = "expired"
 STEP_BYTES = 1 << 20
 """Bytes laid into pages before others have their turn."""
-MILLION = 1_000_000
 _ANY = Schema.uniform(LayerSpec("fp16", 1))
 """Stands for the schema of a prefix that has no sessions."""
 SIDES = (b"_pk", b"_pv")
@@ -60,12 +60,6 @@ class Slow(TierError):
     reason = "slow"
 
 
-class Overdue(TierError):
-    """By now the rows would have been computed."""
-
-    reason = "overdue"
-
-
 class Damaged(TierError):
     """A piece is not what the record says."""
 
@@ -82,6 +76,7 @@ class Reader:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._loop = asyncio.get_running_loop()
+        self._measuring: asyncio.Task[None] | None = None
 
     def decide(self, record: Record, prefill_us: int | None) -> Decision:
         """Whether reading a prefix should take less time than computing it."""
@@ -91,15 +86,13 @@ class Reader:
         seconds = down.round_trip + down.seconds(record.nbytes)
         return Decision(seconds <= allowed, seconds, allowed)
 
-    async def take(self, name: bytes, head: Head, prefill_us: int | None, began: float) -> str:
+    async def take(self, name: bytes, head: Head, patience: Patience) -> str:
         """Have the store hold this version of a prefix; why not in a word, or nothing.
 
         Args:
             name: The prefix.
             head: Its record and version.
-            prefill_us: How long computing it takes, as the request says.
-            began: When it was first asked for, on the loop's clock: from then on it may take what the
-                decision allows.
+            patience: How long the read may take; the record is made known to it.
 
         Raises:
             TierError: It could not be read; what was here is as it was.
@@ -107,21 +100,27 @@ class Reader:
         record = decode(head.record, name)
         if 0 < record.expires <= time.time() * 1000:
             return EXPIRED
+        decision = self.decide(record, patience.prefill_us)
+        patience.known(decision.allowed)
         image = self._context.store.image(name)
         mark = None if image is None else Mark.of(image.mark)
         if image is not None and mark is not None and mark.content == record.content:
             generation = self._describe(record, image)
         else:
-            decision = self.decide(record, prefill_us)
             if not decision.worth_it:
                 self._measure(name, record)
                 return "slower than prefill"
-            generation = await self._fetch(record, decision, began + decision.allowed)
+            generation = await self._fetch(record, decision, patience)
         if generation:
             note = Mark(head.version, record.content).encode()
             expires = record.expires / 1000
             self._context.store.set_mark(name, generation, note, expires=expires, manifest=record.manifest)
         return ""
+
+    def close(self) -> None:
+        """Measure no more."""
+        if self._measuring is not None:
+            self._measuring.cancel()
 
     def _describe(self, record: Record, image: Image) -> int:
         """The rows are the same; what else is said about them is taken over. As `_fetch`."""
@@ -153,23 +152,25 @@ class Reader:
         stale = self._loop.time() - self._context.down.measured_at > MEASURE_SECONDS
         if piece is not None and stale:
             self._context.down.measured_at = self._loop.time()
-            task = self._loop.create_task(self._measure_piece(name, piece))
-            task.add_done_callback(lambda done: done.exception())
+            self._measuring = self._loop.create_task(self._measure_piece(name, piece))
 
     async def _measure_piece(self, name: bytes, piece: Piece) -> None:
         began = self._loop.time()
-        await self._get(name, piece)
+        try:
+            await self._get(name, piece)
+        except TierError:
+            return
         self._context.down.transferred(piece.length, self._loop.time() - began)
 
-    async def _fetch(self, record: Record, decision: Decision, end: float) -> int:
-        """Lay a prefix down by `end`; its generation, or 0 when that has to be found out by the publisher."""
+    async def _fetch(self, record: Record, decision: Decision, patience: Patience) -> int:
+        """Lay a prefix down in time; its generation, or 0 when that has to be found out by the publisher."""
         store = self._context.store
         schemas = record.decoded_schemas()
         try:
             transaction = store.begin_transaction(secrets.token_hex(16).encode(), _plan(record, schemas))
             filler = Filler(transaction, record)
             try:
-                await self._fill(record, filler, decision, end)
+                await self._fill(record, filler, decision, patience)
                 filler.finish()
                 generation = transaction.publish().generation
             finally:
@@ -186,7 +187,7 @@ class Reader:
         except StorageError as error:
             raise Refused(str(error)) from error
 
-    async def _fill(self, record: Record, filler: Filler, decision: Decision, end: float) -> None:
+    async def _fill(self, record: Record, filler: Filler, decision: Decision, patience: Patience) -> None:
         """Get the pieces, a few at a time, and lay them down in order."""
         total, got = record.nbytes, 0
         began = self._loop.time()
@@ -195,7 +196,7 @@ class Reader:
         try:
             while True:
                 while len(ahead) < WINDOW and (piece := next(pieces, None)) is not None:
-                    ahead.append(self._loop.create_task(self._get(record.name, piece, end)))
+                    ahead.append(self._loop.create_task(self._get(record.name, piece, patience)))
                 if not ahead:
                     break
                 data = await ahead.popleft()
@@ -217,13 +218,11 @@ class Reader:
         if total >= MEASURED_BYTES:
             self._context.down.transferred(total, self._loop.time() - began)
 
-    async def _get(self, name: bytes, piece: Piece, end: float = float("inf")) -> memoryview:
-        """A piece, if it comes before `end`."""
+    async def _get(self, name: bytes, piece: Piece, patience: Patience | None = None) -> memoryview:
+        """A piece, if it comes in time."""
         context, guard = self._context, self._context.guard
         seconds = context.down.limit(piece.length * WINDOW, guard.deadline)
-        left = end - self._loop.time()
-        if left <= 0:
-            raise Overdue("no time is left to ask for more of it")
+        left = seconds if patience is None else patience.left(self._loop.time())
         try:
             data = await guard.ask(name, lambda: guard.tier.get_piece(name, piece.id), min(seconds, left))
         except TierAway as error:

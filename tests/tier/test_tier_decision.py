@@ -13,6 +13,7 @@ from pionkv.kernels import LayerSpec
 from pionkv.server.tier.context import Context
 from pionkv.server.tier.guard import Guard
 from pionkv.server.tier.interface import Head, TierAway
+from pionkv.server.tier.patience import Patience
 from pionkv.server.tier.reader import Reader, Slow
 from pionkv.server.tier.record import Piece, Record, Segment
 from pionkv.storage import Schema, Store
@@ -101,7 +102,7 @@ def test_what_is_not_worth_it_is_not_read_and_the_bandwidth_is_measured_anew(run
 
     async def work(reader: Reader, context: Context) -> Any:
         context.down.bytes_per_second = 1.0
-        said = await reader.take(b"n", Head(1, record().encode()), None, now())
+        said = await reader.take(b"n", Head(1, record().encode()), Patience(now(), 0.05))
         asked = tier.asked
         while not tier.asked:
             await asyncio.sleep(0)
@@ -124,7 +125,7 @@ def test_a_transfer_that_turns_out_slow_is_given_up(run) -> None:
             (), (), None, None, MB, 0, "here",
         )  # fmt: skip
         with pytest.raises(Slow):
-            await reader.take(b"n", Head(1, slow.encode()), None, now())
+            await reader.take(b"n", Head(1, slow.encode()), Patience(now(), 0.05))
         assert context.store.image(b"n") is None
         assert 0 < context.down.bytes_per_second < 100 * MB
 
