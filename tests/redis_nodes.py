@@ -7,13 +7,17 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import engines
 import redis
+from network import Host
 
 SLOTS = 16384
 SECONDS = 30
+ATTEMPTS = 5
+"""Ports that a node tries: between choosing one and taking it anybody may have it."""
 
 
 def program(engine: str | None = None) -> str:
@@ -36,19 +40,31 @@ def free_port() -> int:
 class RedisNode:
     """One redis-server or valkey-server; it keeps nothing on the disk, so a restarted one is empty."""
 
-    def __init__(self, folder: Path, *flags: str, port: int | None = None, engine: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        port: int | None = None,
+        engine: str | None = None,
+        host: Host | None = None,
+    ) -> None:
         self.program = program(engine)
         self.port = port or free_port()
         self.folder = folder
         self.flags = flags
+        self.address = "127.0.0.1" if host is None else host.address
+        self._host = host
+        self._attempts = ATTEMPTS if port is None else 1
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{self.address}:{self.port}"
 
     @property
     def client(self) -> redis.Redis:
+        if self._host is not None:
+            return redis.Redis(unix_socket_path=self._host.socket("redis"), socket_timeout=SECONDS)
         return redis.Redis("127.0.0.1", self.port, socket_timeout=SECONDS)
 
     @property
@@ -57,22 +73,37 @@ class RedisNode:
         return self._process.pid
 
     def start(self) -> None:
+        """Start it; the first time on another port if somebody has taken this one meanwhile."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        command += ["--save", "", "--appendonly", "no", "--loglevel", "warning", *self.flags]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.wait_until_up()
+        for left in reversed(range(self._attempts)):
+            self._launch()
+            if self._is_up():
+                break
+            assert left, "it ends as soon as it is started"
+            self.port = free_port()
+        self._attempts = 1
 
-    def wait_until_up(self) -> None:
-        """Until it answers."""
+    def _launch(self) -> None:
+        inside: tuple[str, ...] = ()
+        command = [self.program, "--port", str(self.port), "--bind", self.address, "--dir", str(self.folder)]
+        command += ["--save", "", "--appendonly", "no", "--loglevel", "warning", *self.flags]
+        if self._host is not None:
+            inside = self._host.inside
+            command += ["--unixsocket", self._host.socket("redis"), "--protected-mode", "no"]
+        self._process = subprocess.Popen(
+            [*inside, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def _is_up(self) -> bool:
+        """Wait until it answers, and not somebody else in its place; False when it has ended."""
         end = time.monotonic() + SECONDS
-        while True:
-            try:
-                self.client.ping()
-                return
-            except redis.RedisError:
-                assert time.monotonic() < end and self._process and self._process.poll() is None
-                time.sleep(0.01)
+        while self._process is not None and self._process.poll() is None:
+            with suppress(redis.RedisError):
+                if self.client.info("server")["process_id"] == self.pid:
+                    return True
+            assert time.monotonic() < end, "it does not answer"
+            time.sleep(0.01)
+        return False
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, such as SIGSTOP."""
@@ -94,11 +125,18 @@ class RedisCluster:
         folder: Where they keep what they know of each other.
         nodes: How many.
         gates: Ports by which clients are to reach them, when it is not their own.
+        hosts: Where they run; by default here.
         engine: What they are; see `engines.server`.
     """
 
     def __init__(
-        self, folder: Path, nodes: int = 3, *, gates: Sequence[int] = (), engine: str | None = None
+        self,
+        folder: Path,
+        nodes: int = 3,
+        *,
+        gates: Sequence[int] = (),
+        hosts: Sequence[Host] = (),
+        engine: str | None = None,
     ) -> None:
         common = (
             "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
@@ -106,14 +144,17 @@ class RedisCluster:
         )  # fmt: skip
         self.nodes = []
         for number in range(nodes):
-            port = free_port()
             behind = ("--cluster-announce-port", str(gates[number])) if gates else ()
-            self.nodes.append(RedisNode(folder / f"node{number}", *common, *behind, port=port, engine=engine))
-        self._ports = list(gates) or [node.port for node in self.nodes]
+            host = hosts[number] if hosts else None
+            where = folder / f"node{number}"
+            self.nodes.append(RedisNode(where, *common, *behind, engine=engine, host=host))
+        self._gates = gates
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        ports = self._gates or [node.port for node in self.nodes]
+        listed = zip(self.nodes, ports, strict=True)
+        return "redis+cluster://" + ",".join(f"{node.address}:{port}" for node, port in listed)
 
     def start(self) -> None:
         for node in self.nodes:
@@ -122,7 +163,7 @@ class RedisCluster:
         for number, node in enumerate(self.nodes):
             first, last = number * share, min(SLOTS, (number + 1) * share) - 1
             node.client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
-            node.client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+            node.client.execute_command("CLUSTER", "MEET", self.nodes[0].address, self.nodes[0].port)
         self.wait_until_whole()
 
     def wait_until_whole(self) -> None:

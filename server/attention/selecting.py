@@ -9,6 +9,7 @@ were: after more have come to its layer, keys are compared one by one until the 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from pionkv.kernels import Element
 from pionkv.kernels.attention.forms import Floats
 from pionkv.kernels.attention.packed import PackedSide
 from pionkv.kernels.attention.ranking import INDEX_ROWS, KeyIndex, KeyMatrix, rank_streamed
-from pionkv.storage import Rows, RowsWrite, SessionView, Stale, Store
+from pionkv.storage import Rows, RowsNotStored, RowsWrite, SessionView, Stale, Store
 
 from ..packing import Filler, Input
 from .sources import SIDES, Source, find, read_sides
@@ -99,16 +100,21 @@ async def best_values(
     """Value rows, float32, of the keys that score highest, the best first; None when the layer has none.
 
     Raises:
+        Stale: The rows have changed again and again meanwhile.
         UnknownSession, StorageError: As `Store.rows`.
     """
-    source = _source(service.store, sid, layer)
-    if source is None:
-        return None
-    ids = await _best(service, source, query, most)
-    found = service.store.rows_by_id(source.namespace + SIDES[1], layer, [int(row) for row in ids])
-    if found is None:
-        return None
-    return await service.loop.run_in_executor(service.threads, _decode, found)
+    for _ in range(ATTEMPTS):
+        source = _source(service.store, sid, layer)
+        if source is None:
+            return None
+        ids = await _best(service, source, query, most)
+        with suppress(RowsNotStored):
+            values = service.store.rows_by_id(source.namespace + SIDES[1], layer, [int(row) for row in ids])
+            # Of other rows these ids would say nothing.
+            now = _source(service.store, sid, layer)
+            if values is not None and now is not None and now.marks == source.marks:
+                return await service.loop.run_in_executor(service.threads, _decode, values)
+    raise Stale(sid)
 
 
 def _source(store: Store, sid: bytes, layer: int) -> Source | None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pionkv.kernels import Element, Heads, Refused, pack
-from pionkv.storage import RowsWrite, Schema, UnknownNamespace
+from pionkv.storage import RowsWrite, Schema, Stale, UnknownNamespace, UnknownSession
 
 from ..packing import moved
 from .sources import OWN, SIDES
@@ -37,26 +37,36 @@ async def store_layer(
         NonFinite, Overflow: A value cannot be stored.
         StorageError: As `Store.begin_write`.
     """
-    store, loop = service.store, service.loop
     namespace = sid + OWN
-    rows = k.nbytes // (WORD * schema.layer(layer).dim)
     storing = service.attention.storing
-    store.register(namespace, schema, schema)
     storing[namespace] += 1
     try:
-        with ExitStack() as stack:
-            writes: list[RowsWrite] = []
-            for side in SIDES:
-                writes.append(store.begin_write(namespace + side, layer, 0, rows, last=True))
-                stack.callback(writes[-1].abort)
-            for write, source in zip(writes, (k, v), strict=True):
-                await loop.run_in_executor(service.threads, _fill, write, source, heads)
-            store.commit(writes)
+        try:
+            await _store_layer(service, namespace, layer, schema, heads, (k, v))
+        except (Stale, UnknownSession):
+            # Another worker, whose first store failed, took the empty prefix away meanwhile.
+            await _store_layer(service, namespace, layer, schema, heads, (k, v))
     finally:
         storing[namespace] -= 1
         if not storing[namespace]:
             del storing[namespace]
             _drop_if_empty(service, namespace)
+
+
+async def _store_layer(
+    service: Service, namespace: bytes, layer: int, schema: Schema, heads: int, sides: tuple[memoryview, ...]
+) -> None:
+    store, loop = service.store, service.loop
+    rows = sides[0].nbytes // (WORD * schema.layer(layer).dim)
+    store.register(namespace, schema, schema)
+    with ExitStack() as stack:
+        writes: list[RowsWrite] = []
+        for side in SIDES:
+            writes.append(store.begin_write(namespace + side, layer, 0, rows, last=True))
+            stack.callback(writes[-1].abort)
+        for write, source in zip(writes, sides, strict=True):
+            await loop.run_in_executor(service.threads, _fill, write, source, heads)
+        store.commit(writes)
 
 
 def drop_prefixes(service: Service, names: Sequence[bytes]) -> int:

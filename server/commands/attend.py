@@ -16,14 +16,14 @@ from pionkv.storage import Schema, SessionView, UnknownSession
 from ..arguments import Argument, Cursor, blob, integer, integer_within, shown
 from ..attention.selecting import SELECTED, append, best_values, finalize, session_of
 from ..attention.sources import SIDES
-from ..attention.storing import drop_prefixes
 from ..clients import Client
-from ..dispatch import Handler, Opener
+from ..dispatch import Handler, Opener, Slow
 from ..metrics import Metrics
 from ..receiving import Receiver, Spooled
 from ..schemas import DEFAULT_FORMAT, ROPE_FORMAT, uniform
 from ..sending import bulk_or_send
 from .attend_forms import WORD, body
+from .prefix import drop_names
 
 CREATE, STORE, FINALIZE = "ATTEND.CREATE", "ATTEND.STORE", "ATTEND.FINALIZE"
 QUERY, QUERYBATCH, INFO, DROP = "ATTEND.QUERY", "ATTEND.QUERYBATCH", "ATTEND.INFO", "ATTEND.DROP"
@@ -215,9 +215,9 @@ def _session_lines(sid: bytes, k: SessionView, v: SessionView) -> dict[str, obje
     return {f"session[{k.slot}].{what}": value for what, value in lines.items()}
 
 
-def drop(client: Client, args: Sequence[Argument]) -> bytes:
-    """ATTEND.DROP sid [sid ...]: how many there were."""
-    return reply.integer(drop_prefixes(client.service, [blob(name) + SELECTED for name in args[1:]]))
+def drop(client: Client, args: Sequence[Argument]) -> bytes | Slow:
+    """ATTEND.DROP sid [sid ...]: how many there were, here or in the tier."""
+    return drop_names(client, [blob(name) + SELECTED for name in args[1:]])
 
 
 def _open_store(position: int) -> Opener:

@@ -39,12 +39,13 @@ from ..attention.asking import (
     sparse,
 )
 from ..attention.sources import OWN, resolve
-from ..attention.storing import drop_prefixes, store_layer
+from ..attention.storing import store_layer
 from ..clients import Client
-from ..dispatch import Handler
+from ..dispatch import Handler, Slow
 from ..schemas import uniform
 from ..sending import bulk_or_send
 from .attend_forms import FORMS, Asked
+from .prefix import drop_names
 
 DROP = "ATTEND.PREFIX.DROP"
 STORED_AS = "fp16"
@@ -101,9 +102,9 @@ async def lookup(client: Client, args: Sequence[Argument]) -> bytes:
     return COLD if cold else HIT
 
 
-def drop(client: Client, args: Sequence[Argument]) -> bytes:
-    """ATTEND.PREFIX.DROP sid [sid ...]: how many of them ATTEND.PREFIX.STORE had stored."""
-    return reply.integer(drop_prefixes(client.service, [blob(name) + OWN for name in args[1:]]))
+def drop(client: Client, args: Sequence[Argument]) -> bytes | Slow:
+    """ATTEND.PREFIX.DROP sid [sid ...]: how many STORE had stored, here or in the tier."""
+    return drop_names(client, [blob(name) + OWN for name in args[1:]])
 
 
 def _read(client: Client, args: Sequence[Argument], command: str) -> tuple[Asked, Target]:

@@ -180,11 +180,17 @@ def _question(client: Client, cursor: Cursor) -> Question:
 
 def drop(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     """KV.PREFIX.DROP ns [ns ...]: how many there were, here or in the tier."""
+    return drop_names(client, list(map(blob, args[1:])))
+
+
+def drop_names(client: Client, given: Sequence[bytes]) -> bytes | Slow:
+    """Remove prefixes, here and in the tier; the reply says how many there were."""
     notices, store, tier = client.service.notices, client.service.store, client.service.tier
-    names = list(dict.fromkeys(map(blob, args[1:])))
+    names = list(dict.fromkeys(given))
     there = notices.present(names)
     elsewhere = [] if tier is None else [name for name in names if not store.has_namespace(name)]
     count = store.drop_namespaces(names)
+    client.service.attention.residents.drop(names)
     notices.dropped(there)
     return reply.integer(count) if tier is None else _drop_in_tier(tier, names, elsewhere, count)
 

@@ -137,6 +137,9 @@ class Publisher:
                 self._seen[name] = generation
         if self._swept is None:
             self._seen_before, self._seen = self._seen, {}
+            # Those that are gone by now are tried no more.
+            late = now - LONGEST_RETRY
+            self._retries = {name: retry for name, retry in self._retries.items() if retry[0] > late}
 
     async def drain(self, seconds: float) -> None:
         """Wait until everything is written, or the time is over."""

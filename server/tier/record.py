@@ -18,8 +18,8 @@ import numpy as np
 import xxhash
 from pionkv.storage import Image, Schema, StoredRuns
 
-PIECE_BYTES = 4 << 20
-"""The largest value that is written."""
+PIECE_BYTES = (4 << 20) - 64
+"""The largest value that is written. With its header it fits 4 MiB: the next size of jemalloc's is 5 MiB."""
 VERSION = 1
 SEGMENTS = 16
 """A prefix of more segments is written anew as one."""

@@ -114,6 +114,8 @@ class Wire(asyncio.BufferedProtocol):
         self._done: asyncio.Future[None] | None = None
         self._value: memoryview | None = None
         """The large value that is being received as a reply of its own."""
+        self._end: WireLost | None = None
+        """Why the connection ended, if that was not our doing."""
 
     @classmethod
     async def open(cls, address: Address, login: Login) -> Wire:
@@ -156,7 +158,7 @@ class Wire(asyncio.BufferedProtocol):
         """
         transport = self._transport
         if transport is None:
-            raise WireLost("the connection has ended")
+            raise self._end or WireLost("the connection has ended")
         self._replies, self._wanted = [], len(commands)
         done = self._done = asyncio.get_running_loop().create_future()
         try:
@@ -206,11 +208,16 @@ class Wire(asyncio.BufferedProtocol):
     def _take(self, value: object) -> None:
         if isinstance(value, Body):
             value, self._value = self._value, None
+        if self._done is None:
+            # A node in protected mode does so, and closes; a later exchange must not have it.
+            self._lost(WireLost(f"the node said, unasked: {value!s:.200}"))
+            return
         self._replies.append(value)
-        if len(self._replies) == self._wanted and self._done is not None and not self._done.done():
+        if len(self._replies) == self._wanted and not self._done.done():
             self._done.set_result(None)
 
     def _lost(self, error: WireLost) -> None:
+        self._end = self._end or error
         self.close()
         if self._done is not None and not self._done.done():
             self._done.set_exception(error)

@@ -1,9 +1,10 @@
 """A tier of three shards: `python tests/benchmarks/bench_tier.py [--sizes 16 128] [--rounds 5] [--nodes 3]`.
 
 Two servers and a cluster on this machine. Written behind: from the reply to KV.PREFIX.PUBLISH until the tier
-holds the prefix; the peer sets the same bytes with redis-py, in values of 4 MiB under one hash tag. Read
+holds the prefix; the peer sets the same bytes with redis-py, in values as long under one hash tag. Read
 through: a LOOKUP on the second server, which has nothing; the peer gets those values. Restored: LOOKUP and
 V.FETCHALL on the second server, beside the same on the server that has the rows. Rows are compared each time.
+First token: the real model after a prefix, as `tier_first_token.py` says.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from typing import Any
 
 import numpy as np
 import redis
+import tier_first_token
 from harness import Row, Spread, interleaved, rate_row, write_results
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tier")]
 
+from pionkv.server.tier.record import PIECE_BYTES as PIECE  # noqa: E402
 from redis_nodes import RedisCluster  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
 LAYERS, DIM = 16, 1024
 TOKEN_BYTES = LAYERS * 2 * DIM * 2
-PIECE = 4 << 20
 MB = 1e6
 FLAGS = ("--tier-check", "0", "--tier-deadline", "5000", "--max-bytes", "8gb", "--log-level", "error")
 NAME = b"n"
@@ -45,6 +47,8 @@ class Bench:
         for server in self.servers:
             server.start()
         self.one, self.other = (self._connect(server.port) for server in self.servers)
+        info = self.cluster.nodes[0].client.info("server")
+        self.version = info.get("valkey_version") or info["redis_version"]
         self.direct = redis.RedisCluster("127.0.0.1", self.cluster.nodes[0].port, protocol=2)
 
     @staticmethod
@@ -190,15 +194,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--questions", type=int, default=2000)
     parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--prefixes", type=int, nargs="*", default=[1024], help="tokens, for the first token")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), options.nodes)
         try:
             rows = [row for size in options.sizes for row in measure(bench, size, options.rounds)]
             rows.append(questions(bench, options.questions))
+            ports = [server.port for server in bench.servers]
+            for length in options.prefixes:
+                rows += tier_first_token.rows(*ports, bench.forget, length, options.rounds)
         finally:
             bench.close()
-    write_results("tier", rows, shards=options.nodes)
+    engine = Path(bench.cluster.nodes[0].program).name
+    write_results("tier", rows, shards=options.nodes, engine=f"{engine} {bench.version}")
 
 
 if __name__ == "__main__":

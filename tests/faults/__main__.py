@@ -1,7 +1,7 @@
-"""The long run: `make faults`, or `python tests/faults [--rounds N] [--cuts N] [--tier-rounds N]`.
+"""The long run: `make faults`, or `python tests/faults [--rounds N] [--cuts N] [--tier-rounds N] …`.
 
-Kills, cuts and faults of a tier go on for so many rounds (with 0 of the first two, what an earlier run has
-found of them stays); then the tests of the disk's and the system's refusals are run. The
+Kills, cuts, faults of a tier and of the network before it go on for so many rounds (with 0 of them, what an
+earlier run has found stays); then the tests of the disk's and the system's refusals are run. The
 figures go into docs/results/faults.json and the table of docs/faults.md.
 """
 
@@ -19,8 +19,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "benchmarks")]
 
+import network  # noqa: E402
 from faults_cutting import CutLoop  # noqa: E402
 from faults_killing import KillLoop  # noqa: E402
+from faults_network import NetworkLoop  # noqa: E402
 from faults_tier import TierLoop  # noqa: E402
 from harness import commit, machine  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
@@ -71,14 +73,15 @@ def cut(cuts: int, seed: int) -> dict[str, object]:
     }
 
 
-def tier(rounds: int, seed: int) -> dict[str, object]:
+def tier(made: type[TierLoop], rounds: int, seed: int) -> dict[str, object]:
     """Faults of a tier; their figures. Raises `WrongRows`."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        loop = TierLoop(Path(folder), seed)
+        loop = made(Path(folder), seed)
         loop.run(rounds)
     counts = dict(loop.counts)
     return {
+        "commit": commit(),
         "rounds": rounds,
         "faults": {kind: counts[kind] for kind in loop.kinds if kind in counts},
         **{name: counts.get(name, 0) for name in ("published", "refused", "unread", "hits", "misses")},
@@ -117,11 +120,12 @@ def write(result: dict[str, object]) -> None:
     lines.append(
         f"| cuts | {cuts['cuts']:,} | {commands} | | {cuts['rows_checked']:,} | {cuts['wrong_rows']} |"
     )
-    found = result.get("tier")
-    if isinstance(found, dict):
+    for name in ("tier", "network"):
+        if not isinstance(found := result.get(name), dict):
+            continue
         broken = ", ".join(f"{kind} {count}" for kind, count in found["faults"].items())
         figures = f"{found['published']:,} | {found['rows_checked']:,} | {found['wrong_rows']}"
-        lines.append(f"| tier | {found['rounds']} | {broken} | {figures} |")
+        lines.append(f"| {name} | {found['rounds']} | {broken} | {figures} |")
     text = PAGE.read_text(encoding="utf-8")
     head, tail = text.split(BEGIN)[0], text.split(END)[1]
     PAGE.write_text(head + "\n".join([BEGIN, *lines, END]) + tail, encoding="utf-8")
@@ -133,6 +137,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--cuts", type=int, default=5_000)
     parser.add_argument("--tier-rounds", type=int, default=100)
+    parser.add_argument("--network-rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     always = options.rounds // SHARE_ALWAYS
@@ -149,7 +154,10 @@ def main() -> None:
             ],
             "refusals": refusals(),
         }
-    result["tier"] = {"commit": commit(), **tier(options.tier_rounds, options.seed)}
+    if options.tier_rounds:
+        result["tier"] = tier(TierLoop, options.tier_rounds, options.seed)
+    if options.network_rounds and network.may_be_made():
+        result["network"] = tier(NetworkLoop, options.network_rounds, options.seed)
     write(result)
     print(json.dumps(result, indent=2))
     sys.exit(int(result["refusals"]["exit_status"]))  # type: ignore[index]

@@ -23,10 +23,16 @@ class WrongRows(Exception):
     """Rows are not those that were stored."""
 
 
-def connect(port: int) -> redis.Redis:
-    """A client that repeats nothing by itself."""
+def connect(port: int = 0, *, unix: str | None = None) -> redis.Redis:
+    """A client that repeats nothing by itself, by TCP or by a Unix socket."""
+    retry = Retry(NoBackoff(), 0)
     return redis.Redis(
-        "127.0.0.1", port, socket_timeout=60, retry=Retry(NoBackoff(), 0), single_connection_client=True
+        "127.0.0.1",
+        port,
+        unix_socket_path=unix,
+        socket_timeout=60,
+        retry=retry,
+        single_connection_client=True,
     )
 
 

@@ -106,13 +106,20 @@ class TierLoop:
         self.counts: Counter[str] = Counter()
         self.slowest = 0.0
         self._random = random.Random(seed)
-        self._gates = [Gate() for _ in range(3)]
-        self._cluster = RedisCluster(folder / "cluster", gates=[gate.port for gate in self._gates])
+        self._gates: list[Gate] = []
+        self._cluster = self._made_cluster(folder / "cluster")
         self._servers: list[ServerProcess] = []
         self._folder = folder
         self._versions: dict[int, set[int]] = {number: set() for number in range(NAMES)}
         self._version = 0
-        self._faults: dict[str, Callable[[], Callable[[], None]]] = {
+        self._faults = self._made_faults()
+
+    def _made_cluster(self, folder: Path) -> RedisCluster:
+        self._gates = [Gate() for _ in range(3)]
+        return RedisCluster(folder, gates=[gate.port for gate in self._gates])
+
+    def _made_faults(self) -> dict[str, Callable[[], Callable[[], None]]]:
+        return {
             "shard killed": self._kill_shard,
             "shard stopped": self._stop_shard,
             "tier killed": self._kill_tier,
@@ -122,6 +129,12 @@ class TierLoop:
             "shard full": self._fill,
         }
 
+    def _made_server(self, name: str) -> ServerProcess:
+        return ServerProcess(self._folder / name, "--tier", self._cluster.url, *FLAGS)
+
+    def _connect(self, server: ServerProcess) -> redis.Redis:
+        return connect(server.port)
+
     @property
     def kinds(self) -> list[str]:
         """What may break."""
@@ -130,10 +143,10 @@ class TierLoop:
     def run(self, rounds: int) -> None:
         """Let something break in each round. Raises `WrongRows`."""
         self._cluster.start()
-        for gate, node in zip(self._gates, self._cluster.nodes, strict=True):
+        for gate, node in zip(self._gates, self._cluster.nodes, strict=False):
             gate.start(node.port)
         for name in ("one", "other"):
-            server = ServerProcess(self._folder / name, "--tier", self._cluster.url, *FLAGS)
+            server = self._made_server(name)
             self._servers.append(server)
             server.start()
         try:
@@ -241,7 +254,7 @@ class TierLoop:
         self._versions[number].add(self._version)
         name, rows = name_of(number), self._random.choice((3, 70, 700))
         try:
-            with connect(server.port) as client:
+            with self._connect(server) as client:
                 if self._random.random() < 0.5:
                     client.execute_command("KV.PREFIX.DROP", name)
                 elif client.execute_command("KV.PREFIX.EXPLAIN", name)[b"answer"] == b"HIT":
@@ -261,7 +274,7 @@ class TierLoop:
         """Look at a prefix; its version, 0 for a miss. Raises `WrongRows`."""
         name = name_of(number)
         try:
-            with connect(server.port) as client:
+            with self._connect(server) as client:
                 began = time.monotonic()
                 answer = client.execute_command("KV.PREFIX.LOOKUP", name)
                 self.slowest = max(self.slowest, time.monotonic() - began)

@@ -13,7 +13,7 @@ from pionkv.kernels import LayerSpec
 from pionkv.server.tier.context import Context
 from pionkv.server.tier.guard import Guard
 from pionkv.server.tier.interface import Head, TierAway
-from pionkv.server.tier.patience import Patience
+from pionkv.server.tier.patience import Overdue, Patience
 from pionkv.server.tier.reader import Reader, Slow
 from pionkv.server.tier.record import Piece, Record, Segment
 from pionkv.storage import Schema, Store
@@ -131,3 +131,28 @@ def test_a_transfer_that_turns_out_slow_is_given_up(run) -> None:
 
     run(tier, work)
     assert tier.asked < 16
+
+
+def test_the_questions_of_a_read_share_one_deadline_until_its_record_is_there() -> None:
+    read = Patience(began=10.0, deadline=1.0)
+    assert read.question(10.0) == 1.0 and read.question(10.75) == 0.25
+    with pytest.raises(Overdue):
+        read.question(11.0)
+    read.known(5.0)
+    assert read.question(12.0) == 1.0 and read.left(12.0) == 3.0 and read.question(14.5) == 0.5
+    with pytest.raises(Overdue):
+        read.left(15.0)
+
+
+@pytest.mark.parametrize(
+    "prefill_us, saved, until",
+    [
+        (None, 0.0, 21.0),  # nobody knows yet how long computing takes
+        (None, 5.0, 25.0),  # the record says so
+        (3_000_000, 5.0, 23.0),  # who asks knows better
+        (1_000, 5.0, 21.0),  # what takes less than the deadline is waited for so long
+    ],
+)
+def test_who_joins_a_read_waits_as_long_as_if_it_were_its_own(prefill_us, saved, until) -> None:
+    other = Patience(began=12.0, deadline=1.0, prefill_us=60_000_000, saved=saved)
+    assert Patience(20.0, 1.0, prefill_us).of_joiner(other) == until

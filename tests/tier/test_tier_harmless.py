@@ -8,7 +8,7 @@ import pytest
 from prefix_rows import expected, publish, whole
 from tier_clients import Peer, Relay, until
 
-DEADLINE = ("--tier-deadline", "200")
+DEADLINE = ("--tier-deadline", "1000")
 
 
 @pytest.fixture
@@ -95,6 +95,15 @@ def test_a_full_tier_keeps_nothing_half_and_takes_more_when_it_can(alone, node) 
     assert not node.client.exists(*(node.client.keys("*:n:h") or ["none"]))
     node.client.config_set("maxmemory", "0")
     alone.written("n")
+
+
+def test_a_piece_takes_as_much_memory_of_the_tier_as_it_has_bytes(alone, node) -> None:
+    publish(alone, "n", 1, 0, 20_000)
+    alone.written("n")
+    pieces = {key: node.client.strlen(key) for key in node.client.scan_iter(match="*:p*")}
+    longest = max(pieces, key=pieces.__getitem__)
+    assert pieces[longest] > 4_000_000
+    assert node.client.memory_usage(longest) < 1.01 * pieces[longest]
 
 
 @pytest.mark.parametrize("what", ["flipped", "shorter", "gone"])
