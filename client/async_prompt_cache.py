@@ -83,7 +83,7 @@ class AsyncPionPromptCache:
         """What `get_or_prefill` would find; see `PionPromptCache.explain`."""
         return await self._run(lambda _: self.cache.explain(token_ids))
 
-    async def keep(self, token_ids: Sequence[int], caches: Sequence[Any], prefill_ms: float = 0.0) -> bool:
+    async def keep(self, token_ids: Sequence[int], caches: list[Any], prefill_ms: float = 0.0) -> bool:
         """Publish caches that were filled elsewhere; see `PionPromptCache.keep`."""
         return await self._run(lambda _: self.cache.keep(token_ids, caches, prefill_ms))
 

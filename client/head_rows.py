@@ -16,6 +16,7 @@ from . import requests
 from .deadline import Deadline
 from .errors import BadReply
 from .lane import Lane
+from .pace import Watch
 from .publish import SIDES
 from .requests import Name
 from .shape import Shape, SideLayout, runs
@@ -99,8 +100,10 @@ class HeadRows:
         return self._bits(self._sides[side][layer][:, start - self.first : end - self.first])
 
 
-def fetch(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens: int) -> list[Bits]:
-    """The first rows of a stored prefix: an array ``[heads, tokens, head_dim]`` for k0 v0 k1 v1 and so on.
+def fetch(
+    lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens: int, watch: Watch | None = None
+) -> tuple[int, list[Bits]]:
+    """The first rows of a stored prefix: how many, and arrays ``[heads, tokens, head_dim]``, k0 v0 k1 v1 ….
 
     Args:
         lane: The lane.
@@ -108,6 +111,7 @@ def fetch(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens:
         namespace: The prefix, found under a digest that names these formats.
         shape: What the model's caches look like.
         tokens: How many rows.
+        watch: Says when the rest had better be prefilled: then fewer rows come. None: all of them.
 
     Raises:
         BadReply: Something else came.
@@ -115,7 +119,8 @@ def fetch(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens:
     """
     specs = [spec.wire for spec in shape.specs]
     stored = [np.empty((tokens, spec.row_bytes), np.uint8) for spec in specs]
-    for start, end in runs(0, tokens, max(spec.row_bytes for spec in specs)):
+    came, most = 0, None if watch is None else watch.run
+    for start, end in runs(0, tokens, max(spec.row_bytes for spec in specs), most):
 
         def place(index: int, length: int, start: int = start, end: int = end) -> memoryview:
             if index >= len(stored) or length != (end - start) * specs[index].row_bytes:
@@ -126,8 +131,13 @@ def fetch(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens:
         count = lane.receive_rows(place, deadline)
         if count != len(stored):
             raise BadReply(f"{count} runs of rows where {len(stored)} were expected")
+        came = end
+        if watch is not None and end < tokens and watch.stops(end, deadline.left):
+            break
     sides = [side for layer in shape.layout.rows for side in (layer.keys, layer.values)]
-    return [_heads(rows, spec, side) for rows, spec, side in zip(stored, specs, sides, strict=True)]
+    return came, [
+        _heads(rows[:came], spec, side) for rows, spec, side in zip(stored, specs, sides, strict=True)
+    ]
 
 
 def _heads(rows: Bits, spec: LayerSpec, side: SideLayout) -> Bits:

@@ -40,16 +40,28 @@ class Pace:
         if nbytes >= LEAST_BYTES and seconds > 0:
             self.link = _averaged(self.link, nbytes / seconds)
 
+    def pays(self, tokens: int, nbytes: int) -> bool:
+        """Whether so many tokens, in so many bytes, come sooner than they are prefilled, or nobody knows."""
+        seconds = self._seconds(tokens, nbytes)
+        return seconds is None or seconds[0] <= seconds[1]
+
     def objection(self, tokens: int, nbytes: int) -> str | None:
         """Why so many tokens, in so many bytes, had better be prefilled than fetched; None: fetch them."""
-        if self.prefill is None or self.link is None or nbytes < LEAST_BYTES:
+        seconds = self._seconds(tokens, nbytes)
+        if seconds is None:
             return None
-        fetch, prefill = nbytes / self.link, tokens / self.prefill
+        fetch, prefill = seconds
         if fetch <= prefill or self._declined >= PROBE:
             self._declined = 0
             return None
         self._declined += 1
         return f"{tokens} tokens would take {fetch:.3g} s to fetch, {prefill:.3g} s to prefill"
+
+    def _seconds(self, tokens: int, nbytes: int) -> tuple[float, float] | None:
+        """What fetching takes, and what prefilling does; None: too little, or not measured."""
+        if self.prefill is None or self.link is None or nbytes < LEAST_BYTES:
+            return None
+        return nbytes / self.link, tokens / self.prefill
 
 
 class Watch:

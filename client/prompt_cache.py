@@ -7,40 +7,34 @@ import logging
 import time
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from . import plan as plans
-from .admission import Admission
 from .attend import AttendQueries
 from .attend_link import AttendLink
-from .background import StoreQueue
-from .breaker import Breaker
-from .claim import Turn, both
+from .claim import Progress, both
 from .deadline import Clock, Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
-from .errors import Absent, NotStored, OtherTokens, UnsupportedModel
+from .errors import Absent, OtherTokens, UnsupportedModel
 from .identity import token_ids as token_ids_of
-from .lane import Lane
-from .link import Link, Work
+from .lane import Lane, Traffic
+from .link import Work
 from .pace import Pace
-from .publisher import Publisher
-from .requests import Found, tokens_of
-from .reuse import Declined, Other, explanation, find, held, names_of, others, restore_longest
+from .prefix_cache import PrefixCache
+from .requests import Found
+from .reuse import Other, explanation, find, held, others, restore_longest
 from .route import LaneName, Route
-from .stats import Stats, attempt, reason
+from .stats import reason
 from .tls import Tls
 
 if TYPE_CHECKING:
-    from .prefill import Progress
-    from .publish import Source
+    from .publish import Filled, Source
     from .shape import Shape
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 
-class PionPromptCache(AttendQueries):
+class PionPromptCache(PrefixCache[list[Any]], AttendQueries):
     """A prompt cache for mlx-lm that is kept in a store and shared by every process that asks it.
 
     `get_or_prefill` returns caches that are ready for mlx-lm's `generate_step` or `stream_generate` with the
@@ -141,45 +135,33 @@ class PionPromptCache(AttendQueries):
             raise ValueError(f"prefill_chunk_size is {prefill_chunk_size}, it must be at least 1")
         if stage2:
             warnings.warn("stage2 has no effect: see PrefixAttention", stacklevel=2)
+        endpoint = Endpoint(host, port, unix_socket_path, username, password, tls)
+        endpoint = endpoint if url is None else Endpoint.from_url(url)
+        super().__init__(
+            endpoint,
+            prefer_unix=lane in ("auto", "map"),
+            admission_threshold=admission_threshold,
+            publish_after=publish_after,
+            background=background,
+            always_fetch=always_fetch,
+            wait_for_others=wait_for_others,
+            waiting_bytes=waiting_bytes,
+            deadline=deadline,
+            silence=silence,
+            connect_timeout=connect_timeout,
+            clock=clock,
+        )
         self.model = model
         self.softmax_bitexact = softmax_bitexact
         self._chunk = prefill_chunk_size
-        self._clock = clock
-        self._stats = Stats()
-        endpoint = Endpoint(host, port, unix_socket_path, username, password, tls)
-        endpoint = endpoint if url is None else Endpoint.from_url(url)
         self._route = Route.of(lane, endpoint, connections)
-        breaker, prefer_unix = Breaker(clock=clock), lane in ("auto", "map")
-
-        def link() -> Link:
-            bounds = {"total": deadline, "silence": silence, "connect": connect_timeout}
-            return Link(endpoint, **bounds, breaker=breaker, prefer_unix=prefer_unix, clock=clock)
-
-        self._link = link()
         self.attend = AttendLink(self._link)
-        # A connection of its own: a publication must not hold up a restore.
-        stores_link = link() if background else self._link
-        self._publisher = Publisher(
-            stores_link,
-            self._stats,
-            Admission(admission_threshold),
-            StoreQueue(waiting_bytes, exit_seconds=deadline) if background else None,
-            publish_after=publish_after,
-            deadline=deadline,
-            clock=clock,
-        )
-        self._publish_after = publish_after
-        self._pace = Pace()
-        self._always_fetch = always_fetch
-        self._wait = wait_for_others
-        self._silence = silence
         self._attached = plans.attach(kv_bits, kv_group_size)
         if self._attached is not None:
             if vquant.lower() != plans.AUTO or boundary_protect:
                 raise ValueError("kv_bits says how rows are stored: leave vquant and boundary_protect out")
             vquant = self._attached.format
         self.shape = None if model is None else self._shape_of(model, vquant, boundary_protect)
-        """How the model's caches look and are stored; None when they are not."""
         self._tokenizer = tokenizer
         self._full_fingerprint = full_fingerprint
         self._digest: str | None = None
@@ -252,7 +234,7 @@ class PionPromptCache(AttendQueries):
 
         self._publisher.wait_for(ids)
         restored, miss = self._named(shape, ids, namespace)
-        turn = self._turn([(namespace, len(ids))], self._wait_until())
+        turn = self._turn([(namespace, len(ids))])
         while isinstance(miss, Absent) and not turn.hit and turn.wait():
             restored, miss = self._named(shape, ids, namespace)
         if restored is not None:
@@ -283,63 +265,9 @@ class PionPromptCache(AttendQueries):
         def work(lane: Lane, deadline: Deadline) -> list[Any]:
             return restore(lane, deadline, namespace, shape, ids, self._route)
 
-        restored, miss = self._restore(work)
+        restored, miss = self._restored(work)
         self._stats.add(tokens_restored=0 if restored is None else len(ids))
         return restored, miss
-
-    def _by_tokens(self, shape: Shape, ids: list[int], progress: Progress | None) -> list[Any]:
-        from .source import Live
-
-        model = self.model_digest
-        self._publisher.wait_for(ids)
-        parent, caches, miss = self._longest(shape, ids)
-        until = self._wait_until()
-        turn = self._turn(names_of(model, ids, tokens_of(parent)), until)
-        while self._is_wanted(ids, parent, miss) and not turn.hit and turn.wait():
-            parent, caches, miss = self._longest(shape, ids)
-            if not turn.hit:
-                turn = self._turn(names_of(model, ids, tokens_of(parent)), until)
-        known = tokens_of(parent)
-        done = 0 if caches is None else held(shape, caches, known)
-        self._stats.add(tokens_restored=done, fetches_cut=0 < done < known)
-        self._publisher.remember(ids[:known])
-        if caches is not None and done == len(ids):
-            return caches
-        try:
-            caches, milliseconds = self.prefill(ids, both(turn.renew, progress), caches, done)
-            milliseconds *= len(ids) / (len(ids) - done)
-            live = Live(shape, caches, len(ids))
-            self._publisher.publish_tokens(model, live, ids, known, lambda *_: parent, milliseconds, turn)
-            return caches
-        finally:
-            turn.give_back()
-
-    def _longest(
-        self, shape: Shape, ids: list[int], beyond: int = 0
-    ) -> tuple[Found | None, list[Any] | None, Exception | None]:
-        """What is stored of the tokens, caches that hold it, or why there are none."""
-        model, pace = self.model_digest, None if self._always_fetch else self._pace
-
-        def work(lane: Lane, deadline: Deadline) -> tuple[Found, list[Any]]:
-            return restore_longest(lane, deadline, model, shape, ids, self._route, pace, self._clock, beyond)
-
-        restored, miss = self._restore(work)
-        if isinstance(miss, Declined):
-            self._stats.add(fetches_declined=1)
-            return miss.found, None, miss
-        return (None, None, miss) if restored is None else (*restored, None)
-
-    def _is_wanted(self, ids: list[int], parent: Found | None, miss: Exception | None) -> bool:
-        """Whether what is missing would be restored if somebody published it, and is enough to be."""
-        answered = miss is None or (isinstance(miss, NotStored) and not isinstance(miss, Declined))
-        return answered and len(ids) - tokens_of(parent) >= self._publish_after
-
-    def _wait_until(self) -> float:
-        # A prefix that is not going to be published makes nobody wait for it.
-        return self._clock() + (self._wait if self._publisher.admission.threshold == 1 else 0.0)
-
-    def _turn(self, names: list[tuple[str, int]], until: float) -> Turn:
-        return Turn(self.exchange, names, self._silence, self._clock, until, self._pace.prefill)
 
     def explain(self, token_ids: Sequence[int]) -> dict[str, Any]:
         """What `get_or_prefill` would find for these tokens, without restoring anything.
@@ -360,104 +288,23 @@ class PionPromptCache(AttendQueries):
         answered, failure = self.exchange(ask)
         return explanation(len(ids), model, answered, "" if failure is None else reason(failure))
 
-    def restore(self, token_ids: Sequence[int], *, beyond: int = 0) -> tuple[list[Any] | None, int]:
-        """The longest stored beginning of some tokens; nothing is prefilled, and nobody is waited for.
-
-        For loops that prefill themselves: give `prefilled` what that took, and `keep` what came of it.
-
-        Args:
-            token_ids: The tokens.
-            beyond: More than so many must be stored, else nothing is restored.
-
-        Returns:
-            Caches as of `get_or_prefill`, and how many of the tokens they hold; None and 0 when nothing is
-            restored, and `stats` says why.
-        """
-        ids = token_ids_of(token_ids)
-        if self.shape is None or not ids:
-            return None, 0
-        found, caches, _ = self._longest(self.shape, ids, beyond)
-        known = tokens_of(found)
-        self._publisher.remember(ids[:known])
-        if caches is None:
-            return None, 0
-        known = held(self.shape, caches, known)
-        self._stats.add(tokens_restored=known)
-        return caches, known
-
-    def prefilled(self, tokens: int, seconds: float) -> None:
-        """Note what prefilling so many tokens took: it decides what is restored, and is stored."""
-        self._stats.add(tokens_prefilled=tokens)
-        self._stats.last_prefill_ms = seconds * 1000
-        self._pace.prefilled(tokens, seconds)
-
-    def keep(self, token_ids: Sequence[int], caches: Sequence[Any], prefill_ms: float = 0.0) -> bool:
-        """Publish caches that were filled elsewhere, as by generating an answer.
-
-        Args:
-            token_ids: The tokens that they hold, all of them.
-            caches: One for each of the model's; they are read only.
-            prefill_ms: What it takes to compute them; 0 takes it from what has been measured.
-
-        Returns:
-            Whether they are stored now, or wait to be; `stats` says why not.
-        """
-        ids, shape = token_ids_of(token_ids), self.shape
-        if shape is None or len(ids) < self._publish_after:
-            return False
-        if (objection := shape.objection(caches, len(ids))) is not None:
-            self._stats.last_unpublished = objection
-            return False
-        if not prefill_ms and self._pace.prefill:
-            prefill_ms = len(ids) / self._pace.prefill * 1000
-        whole, model = shape.whole, self.model_digest
-        from .source import Live
-
-        def parent(lane: Lane, deadline: Deadline) -> Found | None:
-            return find(lane, deadline, model, ids, whole=whole)
-
-        live, known = Live(shape, caches, len(ids)), self._publisher.known(ids)
-        return self._publisher.publish_tokens(model, live, ids, known, parent, prefill_ms)
-
     def stats(self) -> dict[str, int | float | str | None]:
         """Counters, milliseconds, bytes moved, and why the last miss or failed publication came about."""
-        return self._stats.report(
-            self._link.traffic + self._publisher.traffic + self.attend.traffic,
-            admission_threshold=self._publisher.admission.threshold,
-            bytes_mapped=self._route.mapped_bytes,
-            connections=self._route.used,
-            last_not_mapped=self._route.not_mapped,
-            stores_waiting=self._publisher.waiting,
-            prefill_tokens_per_second=self._pace.prefill,
-            link_bytes_per_second=self._pace.link,
-        )
-
-    def flush(self, timeout: float | None = None) -> bool:
-        """Wait, for so many seconds at most, until nothing waits to be published; whether it came to that."""
-        return self._publisher.flush(timeout)
-
-    def interrupt(self) -> None:
-        """End what another thread asks the server, if anything: its connection is closed.
-
-        It restores nothing then, and prefills: only a progress callback that raises ends that. Publications
-        in the background go on.
-        """
-        self._link.interrupt()
+        return {
+            **super().stats(),
+            "admission_threshold": self._publisher.admission.threshold,
+            "bytes_mapped": self._route.mapped_bytes,
+            "connections": self._route.used,
+            "last_not_mapped": self._route.not_mapped,
+        }
 
     def close(self) -> None:
         """Publish what waits to be, within the deadline, and close the connections.
 
         What is not published by then is given up, and counted as skipped. Used again, it connects again.
         """
-        self._publisher.close()
-        self._link.close()
+        super().close()
         self.attend.close()
-
-    def __enter__(self) -> PionPromptCache:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _shape_of(self, model: Any, vquant: str, boundary_protect: int) -> Shape | None:
         from .layout import read_layout
@@ -474,30 +321,29 @@ class PionPromptCache(AttendQueries):
         load_kernels(layout.rows, plan)
         return Shape(layout, plan, self._attached)
 
-    def prefill(
-        self, ids: list[int], progress: Progress | None, caches: list[Any] | None = None, done: int = 0
-    ) -> tuple[list[Any], float]:
-        """Have the model compute tokens after the first `done`, which `caches` hold; milliseconds it took."""
+    def _fetch(
+        self, lane: Lane, deadline: Deadline, shape: Shape, ids: list[int], pace: Pace | None, beyond: int
+    ) -> tuple[Found, list[Any]]:
+        model = self.model_digest
+        return restore_longest(lane, deadline, model, shape, ids, self._route, pace, self._clock, beyond)
+
+    def _held(self, shape: Shape, caches: list[Any], known: int) -> int:
+        return held(shape, caches, known)
+
+    def _filled(self, shape: Shape, caches: Sequence[Any], tokens: int) -> Filled:
+        from .source import Live
+
+        if (objection := shape.objection(caches, tokens)) is not None:
+            raise UnsupportedModel(objection)
+        return Live(shape, caches, tokens)
+
+    def _compute(
+        self, ids: list[int], progress: Progress | None, caches: list[Any] | None, done: int
+    ) -> list[Any]:
         from .prefill import default_chunk, prefill
 
-        begin = self._clock()
         chunk = self._chunk or default_chunk()
-        caches = prefill(self.model, ids, chunk, progress, caches=caches, done=done, attached=self._attached)
-        milliseconds = self._since(begin)
-        self.prefilled(len(ids) - done, milliseconds / 1000)
-        return caches, milliseconds
+        return prefill(self.model, ids, chunk, progress, caches=caches, done=done, attached=self._attached)
 
-    def _restore(self, work: Work[T]) -> tuple[T | None, Exception | None]:
-        begin = self._clock()
-        found, miss = self.exchange(work)
-        self._stats.add(fetch_ms_total=self._since(begin), hits=found is not None, misses=found is None)
-        if miss is not None:
-            self._stats.last_miss = reason(miss)
-        return found, miss
-
-    def exchange(self, work: Work[T]) -> tuple[T | None, Exception | None]:
-        """Ask the server: what came of it, or what went wrong, which is counted and never raised."""
-        return attempt(self._link, self._stats, work)
-
-    def _since(self, begin: float) -> float:
-        return (self._clock() - begin) * 1000
+    def _traffic(self) -> Traffic:
+        return super()._traffic() + self.attend.traffic

@@ -12,6 +12,7 @@ from pionkv.kernels.formats import Element
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from .claim import Progress
 from .digest import FIELDS, SAMPLES, Identity, digest_of, field_of_setting, vocabulary
 from .errors import UnsupportedModel
 from .head_rows import Bits, HeadRows
@@ -31,17 +32,48 @@ _NOT_IDENTITY = frozenset(
 _INT_BITS = {Element.BF16: torch.int16}
 
 
-def run(model: Any, ids: list[int], cache: DynamicCache) -> None:
-    """Put tokens through the model; their rows are in the cache, and computed, when this returns."""
-    known = inspect.signature(model.forward).parameters
-    named: dict[str, Any] = {"cache" if "cache" in known else "past_key_values": cache, "use_cache": True}
-    if "logits_to_keep" in known:
+def run(
+    model: Any,
+    ids: list[int],
+    cache: DynamicCache,
+    done: int = 0,
+    progress: Progress | None = None,
+    chunk: int = CHUNK,
+) -> None:
+    """Put tokens after the first `done`, which the cache holds, through the model.
+
+    Args:
+        model: The model.
+        ids: The tokens.
+        cache: Their rows are in it, and computed, when this returns.
+        done: How many it holds.
+        progress: Called after each chunk with the tokens done and the tokens in all.
+        chunk: Tokens put through the model at once.
+    """
+    named: dict[str, Any] = {cache_argument(model): cache, "use_cache": True}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
         named["logits_to_keep"] = 1
-    with torch.no_grad():
-        for start in range(0, len(ids), CHUNK):
-            model(input_ids=torch.tensor([ids[start : start + CHUNK]], device=model.device), **named)
-    # A GPU computes beside this thread; who reads what came last waits for it.
-    cache.layers[-1].keys[0, 0, -1, 0].item()
+    while done < len(ids):
+        end = min(len(ids), done + chunk)
+        with torch.no_grad():
+            model(input_ids=torch.tensor([ids[done:end]], device=model.device), **named)
+        # A GPU computes beside this thread; who reads what came last waits for it.
+        cache.layers[-1].keys[0, 0, -1, 0].item()
+        done = end
+        if progress is not None:
+            progress(done, len(ids))
+
+
+def cache_argument(model: Any) -> str:
+    """What a model, and its `generate`, call their cache: transformers has named it anew in 5.24."""
+    adapted = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return "cache" if "cache" in inspect.signature(adapted.forward).parameters else "past_key_values"
+
+
+def generate(model: Any, ids: list[int], cache: DynamicCache, options: dict[str, Any]) -> Any:
+    """What the model's `generate` answers to a prompt whose first tokens a cache holds."""
+    prompt = torch.tensor([ids], device=model.device)
+    return model.generate(prompt, **{cache_argument(model): cache}, **options)
 
 
 def read_layout(model: Any) -> tuple[ModelLayout, list[torch.device]]:

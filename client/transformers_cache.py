@@ -8,29 +8,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import plan as plans
-from .admission import Admission
-from .background import StoreQueue
-from .breaker import Breaker
+from .claim import Progress
 from .deadline import Clock, Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import UnsupportedModel
 from .identity import token_ids as token_ids_of
 from .lane import Lane
-from .link import Link
-from .pace import Pace
-from .publisher import Publisher
+from .pace import Pace, Watch
+from .prefix_cache import PrefixCache
 from .requests import Found
-from .reuse import Declined, find, find_worth
+from .reuse import find_worth
 from .shape import Shape
-from .stats import Stats, attempt, reason
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
 
+    from .publish import Filled
+
 _log = logging.getLogger(__name__)
 
 
-class TransformersCache:
+class TransformersCache(PrefixCache["DynamicCache"]):
     """The longest stored prefix of some tokens as a `DynamicCache`, for models of transformers.
 
     Layers are kept as rows, bfloat16 and float16 and float32 by their bits. A model with a layer of another
@@ -39,8 +37,7 @@ class TransformersCache:
     Example::
 
         store = TransformersCache(model, tokenizer)
-        cache = store.get_or_prefill(ids[:-1])
-        model.generate(torch.tensor([ids]), past_key_values=cache, max_new_tokens=100)
+        answer = store.generate(ids, max_new_tokens=100)
     """
 
     def __init__(
@@ -54,6 +51,8 @@ class TransformersCache:
         publish_after: int = 16,
         background: bool = True,
         always_fetch: bool = False,
+        wait_for_others: float = 60.0,
+        prefill_chunk_size: int | None = None,
         waiting_bytes: int = 1 << 30,
         deadline: float = 10.0,
         silence: float = 2.0,
@@ -71,6 +70,8 @@ class TransformersCache:
             publish_after: A prefix is published when at least so many of its tokens are new.
             background: Publish beside the generation, from a copy; False publishes before a call returns.
             always_fetch: Restore what is stored even where prefilling it has been measured to be faster.
+            wait_for_others: Seconds to wait, at most, for another process that computes the same prefix.
+            prefill_chunk_size: Tokens put through the model at once; 2,048 by default.
             waiting_bytes: Bytes that what waits to be published may take.
             deadline: Seconds that a restore, or a publication, may take in all.
             silence: Seconds without a byte moving after which the server counts as hung.
@@ -87,33 +88,27 @@ class TransformersCache:
             from . import torch_model
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(f"{error}; install pionkv[transformers]", name=error.name) from error
-        self._torch = torch_model
-        self._model = model
-        self._clock = clock
-        self._stats = Stats()
-        self._pace = Pace()
-        self._always_fetch = always_fetch
-        endpoint, breaker = Endpoint.from_url(url), Breaker(clock=clock)
-
-        def link() -> Link:
-            times = {"total": deadline, "silence": silence, "connect": connect_timeout}
-            return Link(endpoint, **times, breaker=breaker, prefer_unix=True, clock=clock)
-
-        self._link = link()
-        self._publish_after = publish_after
-        self._publisher = Publisher(
-            link() if background else self._link,
-            self._stats,
-            Admission(1),
-            StoreQueue(waiting_bytes, exit_seconds=deadline) if background else None,
+        super().__init__(
+            Endpoint.from_url(url),
+            prefer_unix=True,
+            admission_threshold=1,
             publish_after=publish_after,
+            background=background,
+            always_fetch=always_fetch,
+            wait_for_others=wait_for_others,
+            waiting_bytes=waiting_bytes,
             deadline=deadline,
+            silence=silence,
+            connect_timeout=connect_timeout,
             clock=clock,
         )
-        self._shape = self._shape_of(vquant)
+        self._torch = torch_model
+        self._model = model
+        self._chunk = prefill_chunk_size or torch_model.CHUNK
+        self.shape = self._shape_of(vquant)
         self._digest = ""
-        if self._shape is not None:
-            named = {"caches": self._shape.layout, "format": (self._shape.plan, None)}
+        if self.shape is not None:
+            named = {"caches": self.shape.layout, "format": (self.shape.plan, None)}
             self._digest = torch_model.identify(model, tokenizer, **named, full=full_fingerprint).digest
 
     @property
@@ -121,117 +116,76 @@ class TransformersCache:
         """What stands for model, tokenizer and formats in the store; empty when nothing can be stored."""
         return self._digest
 
-    def restore(self, token_ids: Sequence[int], *, beyond: int = 0) -> tuple[DynamicCache | None, int]:
-        """The longest stored beginning of some tokens; nothing is computed.
-
-        Args:
-            token_ids: The tokens.
-            beyond: More than so many must be stored, else nothing is restored.
-
-        Returns:
-            A cache, each layer where the model has it, and how many tokens it holds; None and 0 when nothing
-            is restored, and `stats` says why.
-        """
-        ids, shape, model = token_ids_of(token_ids), self._shape, self._digest
-        if shape is None or not ids:
-            return None, 0
-        from .head_rows import fetch
-
-        pace = None if self._always_fetch else self._pace
-
-        def work(lane: Lane, deadline: Deadline) -> tuple[DynamicCache, int]:
-            found = find_worth(lane, deadline, model, shape, ids, pace, beyond)
-            begin = self._clock()
-            arrays = fetch(lane, deadline, found.namespace, shape, found.tokens)
-            cache = self._torch.cache_of(self._model, shape.layout, self._devices, arrays)
-            self._pace.fetched(shape.plan.bytes(found.tokens), self._clock() - begin)
-            return cache, found.tokens
-
-        begin = self._clock()
-        answer, miss = attempt(self._link, self._stats, work)
-        milliseconds = (self._clock() - begin) * 1000
-        self._stats.add(fetch_ms_total=milliseconds, hits=answer is not None, misses=answer is None)
-        if answer is None:
-            self._stats.add(fetches_declined=isinstance(miss, Declined))
-            self._stats.last_miss = None if miss is None else reason(miss)
-            return None, 0
-        cache, tokens = answer
-        self._stats.add(tokens_restored=tokens)
-        self._publisher.remember(ids[:tokens])
-        return cache, tokens
-
-    def keep(self, token_ids: Sequence[int], cache: DynamicCache, prefill_ms: float = 0.0) -> bool:
-        """Publish what a cache holds; only rows that are new are sent.
-
-        Args:
-            token_ids: The tokens; the cache may hold more than them.
-            cache: Read only.
-            prefill_ms: What it takes to compute them, if known.
-
-        Returns:
-            Whether they are stored now, or wait to be; `stats` says why not.
-        """
-        ids, shape, model = token_ids_of(token_ids), self._shape, self._digest
-        if shape is None or len(ids) < self._publish_after:
-            return False
-
-        def parent(lane: Lane, deadline: Deadline) -> Found | None:
-            return find(lane, deadline, model, ids, whole=False)
-
-        try:
-            rows = self._torch.filled(shape, cache, len(ids))
-        except UnsupportedModel as error:
-            self._stats.last_unpublished = str(error)
-            return False
-        known = self._publisher.known(ids)
-        return self._publisher.publish_tokens(model, rows, ids, known, parent, prefill_ms)
-
-    def get_or_prefill(self, token_ids: Sequence[int]) -> DynamicCache:
+    def get_or_prefill(
+        self, token_ids: Sequence[int], *, prompt_progress_callback: Progress | None = None
+    ) -> DynamicCache:
         """A cache that holds the tokens: what is stored is restored, the rest computed and published.
 
-        Once both have been measured, what is computed faster than it is fetched is not fetched.
+        Once both have been measured, what is computed faster than it is fetched is not fetched. What another
+        process computes at the time is waited for, see `wait_for_others`.
+
+        Args:
+            token_ids: The tokens. At least one more is needed to generate.
+            prompt_progress_callback: Called after each computed chunk, with the tokens done and all tokens.
         """
+        ids = token_ids_of(token_ids)
+        if self.shape is None or not ids:
+            return self.prefill(ids, prompt_progress_callback)[0]
+        return self._by_tokens(self.shape, ids, prompt_progress_callback)
+
+    def generate(self, token_ids: Sequence[int], *, keep_answer: bool = True, **options: Any) -> Any:
+        """The model's `generate` with all tokens but the last restored or computed.
+
+        Args:
+            token_ids: The prompt.
+            keep_answer: Publish the answer with the prompt, so that a conversation's next turn finds both.
+            options: As the model's `generate`.
+
+        Returns:
+            What the model's `generate` returns.
+
+        Raises:
+            ValueError: The prompt is empty.
+        """
+        ids = token_ids_of(token_ids)
+        if not ids:
+            raise ValueError("the prompt is empty")
+        cache = self.get_or_prefill(ids[:-1])
+        answer = self._torch.generate(self._model, ids, cache, options)
+        if keep_answer:
+            tokens = answer if hasattr(answer, "shape") else answer.sequences
+            # The last token has not been put through the model.
+            self.keep(tokens[0, :-1].tolist(), cache)
+        return answer
+
+    def _fetch(
+        self, lane: Lane, deadline: Deadline, shape: Shape, ids: list[int], pace: Pace | None, beyond: int
+    ) -> tuple[Found, DynamicCache]:
+        from .head_rows import fetch
+
+        found = find_worth(lane, deadline, self.model_digest, shape, ids, pace, beyond)
+        begin = self._clock()
+        watch = None if pace is None else Watch(pace, shape.plan.bytes(1), found.tokens, self._clock)
+        tokens, arrays = fetch(lane, deadline, found.namespace, shape, found.tokens, watch)
+        cache = self._torch.cache_of(self._model, shape.layout, self._devices, arrays)
+        self._pace.fetched(shape.plan.bytes(tokens), self._clock() - begin)
+        return found, cache
+
+    def _held(self, shape: Shape, caches: DynamicCache, known: int) -> int:
+        return int(caches.get_seq_length())
+
+    def _filled(self, shape: Shape, caches: DynamicCache, tokens: int) -> Filled:
+        return self._torch.filled(shape, caches, tokens)
+
+    def _compute(
+        self, ids: list[int], progress: Progress | None, caches: DynamicCache | None, done: int
+    ) -> DynamicCache:
         from transformers import DynamicCache
 
-        ids = token_ids_of(token_ids)
-        self._publisher.wait_for(ids)
-        cache, known = self.restore(ids)
-        if cache is None:
-            cache = DynamicCache(config=self._model.config)
-        if known < len(ids):
-            begin = self._clock()
-            self._torch.run(self._model, ids[known:], cache)
-            seconds = self._clock() - begin
-            self._pace.prefilled(len(ids) - known, seconds)
-            self._stats.last_prefill_ms = milliseconds = seconds * 1000
-            self._stats.add(tokens_prefilled=len(ids) - known)
-            self.keep(ids, cache, milliseconds * len(ids) / (len(ids) - known))
-        return cache
-
-    def stats(self) -> dict[str, int | float | str | None]:
-        """Counters, milliseconds, bytes moved, and why the last miss or failed publication came about."""
-        traffic = self._link.traffic + self._publisher.traffic
-        return self._stats.report(
-            traffic,
-            stores_waiting=self._publisher.waiting,
-            prefill_tokens_per_second=self._pace.prefill,
-            link_bytes_per_second=self._pace.link,
-        )
-
-    def flush(self, timeout: float | None = None) -> bool:
-        """Wait, for so many seconds at most, until nothing waits to be published; whether it came to that."""
-        return self._publisher.flush(timeout)
-
-    def close(self) -> None:
-        """Publish what waits to be, within the deadline, and close the connections. Usable again."""
-        self._publisher.close()
-        self._link.close()
-
-    def __enter__(self) -> TransformersCache:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        if caches is None:
+            caches = DynamicCache(config=self._model.config)
+        self._torch.run(self._model, ids, caches, done, progress, self._chunk)
+        return caches
 
     def _shape_of(self, vquant: str) -> Shape | None:
         try:

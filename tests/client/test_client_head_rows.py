@@ -67,10 +67,10 @@ def test_the_same_bits_come_back(element: Element, lane: Lane, deadline: Deadlin
     published(lane, deadline, namespace, HeadRows(of, (keys, values), TOKENS), IDS)
     found = find(lane, deadline, namespace, [*IDS, 5], whole=False)
     assert found is not None and found.tokens == TOKENS
-    came = fetch(lane, deadline, found.namespace, of, TOKENS)
+    _, came = fetch(lane, deadline, found.namespace, of, TOKENS)
     assert [each.tobytes() for each in came[::2]] == [each.tobytes() for each in keys]
     assert [each.tobytes() for each in came[1::2]] == [each.tobytes() for each in values]
-    part = fetch(lane, deadline, found.namespace, of, 5)
+    _, part = fetch(lane, deadline, found.namespace, of, 5)
     assert part[1].tobytes() == np.ascontiguousarray(values[0][:, :5]).tobytes()
 
 
@@ -86,7 +86,7 @@ def test_other_formats_restore_something_close(
     def numbers(bits: Any) -> Any:
         return (bits.astype(np.uint32) << 16).view(np.float32) if element is Element.BF16 else bits
 
-    for came, sent in zip(fetch(lane, deadline, name, of, TOKENS)[::2], keys, strict=True):
+    for came, sent in zip(fetch(lane, deadline, name, of, TOKENS)[1][::2], keys, strict=True):
         assert came.dtype == BITS[element] and came.shape == sent.shape
         np.testing.assert_allclose(numbers(came), numbers(sent), atol=0.3 if vquant == "kivi4" else 0.05)
 
@@ -102,7 +102,7 @@ def test_a_snapshot_is_a_copy_of_what_is_new(lane: Lane, deadline: Deadline, nam
     for each in (*keys, *values):
         each[:] = 0
     name = published(lane, deadline, namespace, copy, IDS)
-    came = fetch(lane, deadline, name, of, TOKENS)
+    _, came = fetch(lane, deadline, name, of, TOKENS)
     assert [each.tobytes() for each in came[::2]] == [each.tobytes() for each in wanted]
 
 

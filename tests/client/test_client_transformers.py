@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import transformers  # noqa: E402
 from pionkv.client import TransformersCache  # noqa: E402
 from pionkv.client.digest import differences  # noqa: E402
-from pionkv.client.torch_model import identify  # noqa: E402
+from pionkv.client.torch_model import generate, identify  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
 
 Store = Callable[..., TransformersCache]
@@ -51,10 +51,7 @@ def ids(request: pytest.FixtureRequest) -> list[int]:
 
 
 def generated(model: Any, ids: list[int], cache: Any, tokens: int = 20) -> list[int]:
-    with torch.no_grad():
-        found = model.generate(
-            torch.tensor([ids]), past_key_values=cache, max_new_tokens=tokens, do_sample=False
-        )
+    found = generate(model, ids, cache, {"max_new_tokens": tokens, "do_sample": False})
     return [int(token) for token in found[0]]
 
 
@@ -100,7 +97,10 @@ def test_what_is_computed_sooner_than_fetched_is_not_fetched(store_port: int) ->
     ticks = iter(range(1_000_000))
     model, long = llama(), [int(token) for token in torch.randint(3, 300, (3000,))]
     url = f"redis://127.0.0.1:{store_port}"
-    options = {"url": url, "background": False, "deadline": 1e6, "silence": 1e6, "connect_timeout": 1e6}
+    options = {
+        "url": url, "background": False, "wait_for_others": 0,
+        "deadline": 1e6, "silence": 1e6, "connect_timeout": 1e6,
+    }  # fmt: skip
     cache = TransformersCache(model, clock=lambda: float(next(ticks)), **options)
     cache.get_or_prefill(long)
     assert cache.restore(long)[1] == 3000
