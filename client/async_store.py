@@ -13,55 +13,28 @@ from . import asking
 from .asking import Fetch, FetchForm, Question, Rows, StoreForm
 from .async_lane import AsyncLane
 from .deadline import Deadline
-from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import ConnectionLost, ServerRefused, Unavailable
 from .requests import Found, Name, SessionInfo
-from .tls import Tls
+from .store_options import StoreOptions
 
 T = TypeVar("T")
 
 
-class AsyncStoreClient:
+class AsyncStoreClient(StoreOptions):
     """`StoreClient` for asyncio: the same methods, awaited.
 
     Calls take turns on one connection, in the order in which they were made. A call that is cancelled, or
     runs into its time limit, closes the connection; the next one opens another. Made and used in one event
     loop.
+
+    Attributes:
+        endpoint: Where the server is.
     """
 
-    def __init__(
-        self,
-        host: str = "127.0.0.1",
-        port: int = DEFAULT_PORT,
-        *,
-        unix_socket_path: str | None = None,
-        username: str | None = None,
-        password: str | None = None,
-        tls: Tls | None = None,
-        url: str | None = None,
-        timeout: float = 30.0,
-        silence: float = 5.0,
-        connect_timeout: float = 2.0,
-    ) -> None:
-        """Prepare; a connection is opened when it is needed. Arguments as for `StoreClient`.
-
-        Args:
-            host: The server's name or address.
-            port: The server's TCP port.
-            unix_socket_path: Path of the server's Unix socket, used instead of host and port.
-            username: User that the password belongs to.
-            password: The server's password.
-            tls: How TCP connections are secured; None: they are not.
-            url: All of these as one address, see `Endpoint.from_url`: `rediss://host:port` is TLS.
-            timeout: Seconds that one call may take in all, the wait for its turn aside.
-            silence: Seconds without a byte moving after which the server counts as hung.
-            connect_timeout: Seconds within which a new connection must have answered.
-        """
-        endpoint = Endpoint(host, port, unix_socket_path, username, password, tls)
-        self.endpoint = endpoint if url is None else Endpoint.from_url(url)
+    def _prepare(self, timeout: float, silence: float, connect: float) -> None:
         self._timeout = timeout
         self._silence = silence
-        self._connect = connect_timeout
+        self._connect = connect
         self._turns = asyncio.Lock()
         self._lane: AsyncLane | None = None
 

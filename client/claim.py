@@ -153,6 +153,11 @@ class Turn:
             self._late = min(self._until, self._claims.clock() + patience)
 
     @property
+    def ours(self) -> bool:
+        """Whether something is claimed that has not been given back, or handed over."""
+        return bool(self._ours)
+
+    @property
     def late(self) -> bool:
         """Whether enough has been waited."""
         return self._claims.clock() >= self._late or self._claims.interrupts != self._interrupts

@@ -44,6 +44,22 @@ class Endpoint:
             _ = self.tls.context
 
     @classmethod
+    def of(
+        cls,
+        host: str,
+        port: int,
+        unix_socket_path: str | None,
+        username: str | None,
+        password: str | None,
+        tls: Tls | None,
+        url: str | None,
+    ) -> Endpoint:
+        """An address in parts, or whole. Raises `ValueError` as `from_url`."""
+        return (
+            cls(host, port, unix_socket_path, username, password, tls) if url is None else cls.from_url(url)
+        )
+
+    @classmethod
     def from_url(cls, url: str) -> Endpoint:
         """Read an address as redis-py writes it.
 

@@ -22,7 +22,9 @@ import mlx.core as mx
 from mlx_lm import server
 from mlx_lm.models.cache import LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
 
+from .claim import Turn
 from .endpoint import Endpoint
+from .mlx_once import Generator
 from .prefill import on_cpu
 from .prompt_cache import PionPromptCache
 from .signals import ended_by_sigterm
@@ -33,6 +35,9 @@ LEAST_GAIN = 16
 MOST_PROMPTS = 64
 """Prompts whose prefill is timed at once."""
 
+REPLACED = ("run", "LRUPromptCache", "ResponseGenerator", "stream_generate")
+"""Of mlx-lm's server, while it runs here."""
+
 _log = logging.getLogger(__name__)
 
 _PARAMETERS: dict[Callable[..., Any], tuple[str, ...]] = {
@@ -40,6 +45,9 @@ _PARAMETERS: dict[Callable[..., Any], tuple[str, ...]] = {
     LRUPromptCache.__init__: ("self", "max_size"),
     LRUPromptCache.fetch_nearest_cache: ("self", "model", "tokens"),
     LRUPromptCache.insert_cache: ("self", "model", "tokens", "prompt_cache", "cache_type"),
+    server.ResponseGenerator._next_request: ("self", "timeout"),
+    server.ResponseGenerator._tokenize: ("self", "tokenizer", "request", "args"),
+    server.GenerationContext.stop: ("self",),
 }
 
 
@@ -62,10 +70,14 @@ def check_seam() -> None:
         (server.run, "LRUPromptCache"),
         (server.run, "ResponseGenerator"),
         (server.ResponseGenerator.__init__, "_run_generate"),
+        (server.ResponseGenerator._generate, "_tokenize"),
+        (server.ResponseGenerator._generate, "_image_parts"),
         (server.ResponseGenerator._generate, "fetch_nearest_cache"),
         (server.ResponseGenerator._generate, "insert_cache"),
         (server.ResponseGenerator._serve_single, "fetch_nearest_cache"),
         (server.ResponseGenerator._serve_single, "insert_cache"),
+        (server.ResponseGenerator._serve_single, "stream_generate"),
+        *((server.ModelProvider.load, name) for name in ("_model_map", "_adapter_map", "_draft_model_map")),
         *(
             (server.ModelProvider.__init__, name)
             for name in ("model", "tokenizer", "model_key", "draft_model")
@@ -108,9 +120,27 @@ class ModelStore:
         self._failures = 0
         self._in_use = True
         self._begun: deque[tuple[list[int], int, float]] = deque(maxlen=MOST_PROMPTS)
+        self._served: list[int] | None = None
+        self._computing: list[tuple[list[int], Turn]] = []
+
+    def claim(self, model: object, tokens: list[int], held: int, after: Turn | None) -> Turn | None:
+        """Claim what is missing of a prompt; see `PionPromptCache.claim`."""
+        try:
+            store = self._store_of(model, tokens)
+            if store is None or len(tokens) - held <= LEAST_GAIN:
+                return None
+            turn = store.claim(tokens[:-1], beyond=held, after=after)
+        except Exception:
+            self._give_up()
+            return None
+        self._computing = [each for each in self._computing if each[1].ours]
+        if turn is not None and turn.ours:
+            self._computing.append((list(tokens), turn))
+        return turn
 
     def restore(self, model: object, tokens: list[int], held: int) -> tuple[list[Any] | None, int]:
         """Caches of more of the tokens than `held`, and how many; or None and `held`."""
+        self._served = None
         try:
             return self._restore(model, tokens, held)
         except Exception:
@@ -123,9 +153,14 @@ class ModelStore:
             store = self._store_of(model, tokens)
             if store is not None:
                 self._time(store, tokens)
-                store.keep(tokens, caches)
+                store.keep(tokens, caches, turn=self._turn_of(tokens))
         except Exception:
             self._give_up()
+
+    def prefilled(self, caches: list[Any]) -> None:
+        """Publish the prompt that is served alone, all but its last token, which the caches hold by now."""
+        if self._served is not None:
+            self.keep(self._key, self._served[:-1], caches)
 
     def close(self) -> None:
         """Publish what waits to be, within the deadline."""
@@ -141,6 +176,7 @@ class ModelStore:
             held = count
             _log.info("%d of %d prompt tokens were restored from the store", count, len(tokens))
         self._tell(store)
+        self._served = list(tokens)
         # A prompt that was broken off is not timed by the next one that is alike.
         others = [each for each in self._begun if each[0] != tokens]
         self._begun = deque([*others, (list(tokens), held, self._clock())], MOST_PROMPTS)
@@ -174,6 +210,13 @@ class ModelStore:
         # mlx-lm frees a model before it loads the next: nobody else may hold it.
         store.model = None
         return store
+
+    def _turn_of(self, tokens: list[int]) -> Turn | None:
+        """The claim under which these were computed, once they are all that was claimed."""
+        for prompt, turn in self._computing:
+            if tokens[: len(prompt) - 1] == prompt[:-1]:
+                return turn
+        return None
 
     def _time(self, store: PionPromptCache, tokens: list[int]) -> None:
         """Measure how fast prompts are prefilled, by the first caches that are kept of each."""
@@ -210,16 +253,33 @@ class StoredPromptCache(LRUPromptCache):  # type: ignore[misc]
     def __init__(self, max_size: int, store: ModelStore) -> None:
         super().__init__(max_size)
         self._store = store
+        self._nearest: tuple[list[int], tuple[list[Any] | None, list[int]]] | None = None
+
+    def claim(self, model: Any, tokens: list[int], after: Turn | None = None) -> Turn | None:
+        """Claim what neither this process nor the store holds of a prompt; see `PionPromptCache.claim`."""
+        caches, rest = self._held(model, tokens)
+        turn = self._store.claim(model, tokens, len(tokens) - len(rest), after)
+        # Unless it has to wait it is fetched next.
+        self._nearest = None if turn is not None and turn.waits else (tokens, (caches, rest))
+        return turn
 
     def fetch_nearest_cache(self, model: Any, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
         """The caches of the longest beginning of a prompt that is known, and the tokens that they lack.
 
         At least one token is left, which is what generating needs.
         """
-        caches, rest = super().fetch_nearest_cache(model, tokens)
-        caches, rest = _leaving_one(caches, rest, tokens)
+        nearest, self._nearest = self._nearest, None
+        if nearest is not None and nearest[0] == tokens:
+            caches, rest = nearest[1]
+        else:
+            caches, rest = self._held(model, tokens)
         stored, held = self._store.restore(model, tokens, len(tokens) - len(rest))
         return (caches, rest) if stored is None else (stored, tokens[held:])
+
+    def _held(self, model: Any, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
+        """What this process holds, and the tokens that it lacks: at least one."""
+        caches, rest = super().fetch_nearest_cache(model, tokens)
+        return _leaving_one(caches, rest, tokens)
 
     def insert_cache(
         self, model: Any, tokens: list[int], prompt_cache: list[Any], *, cache_type: str = "assistant"
@@ -227,16 +287,6 @@ class StoredPromptCache(LRUPromptCache):  # type: ignore[misc]
         """Keep caches here as mlx-lm does, and publish them in the background."""
         super().insert_cache(model, tokens, prompt_cache, cache_type=cache_type)
         self._store.keep(model, tokens, prompt_cache)
-
-
-class Generator(server.ResponseGenerator):  # type: ignore[misc]
-    """mlx-lm's, whose thread leaves nothing behind: a process that ends with its streams open is aborted."""
-
-    def _run_generate(self) -> None:
-        try:
-            super()._run_generate()
-        finally:
-            mx.clear_streams()
 
 
 def _leaving_one(
@@ -267,7 +317,7 @@ def serve(arguments: Sequence[str], endpoint: Endpoint, options: dict[str, Any])
         # There it runs a C++ compiler, which not every machine has, and gains little.
         mx.disable_compile()
     stores: list[ModelStore] = []
-    replaced = {name: getattr(server, name) for name in ("run", "LRUPromptCache", "ResponseGenerator")}
+    replaced = {name: getattr(server, name) for name in REPLACED}
 
     def run(host: str, port: int, model_provider: Any, *more: Any, **named: Any) -> None:
         def prompt_cache(max_size: int = 10) -> LRUPromptCache:
@@ -276,7 +326,19 @@ def serve(arguments: Sequence[str], endpoint: Endpoint, options: dict[str, Any])
             stores.append(ModelStore(model_provider, endpoint, _with_bits(options, model_provider)))
             return StoredPromptCache(max_size, stores[-1])
 
+        def stream_generate(
+            *given: Any, prompt_cache: Any, prompt_progress_callback: Any, **named: Any
+        ) -> Any:
+            def progress(done: int, total: int) -> None:
+                prompt_progress_callback(done, total)
+                if 0 < done == total - 1 and stores:
+                    stores[-1].prefilled(prompt_cache)
+
+            own = {"prompt_cache": prompt_cache, "prompt_progress_callback": progress}
+            return replaced["stream_generate"](*given, **own, **named)
+
         server.LRUPromptCache, server.ResponseGenerator = prompt_cache, Generator
+        server.stream_generate = stream_generate
         replaced["run"](host, port, model_provider, *more, **named)
 
     server.run, before = run, sys.argv

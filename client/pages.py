@@ -30,9 +30,9 @@ def client_page() -> str:
 
 def _class(name: str, kind: type) -> str:
     parts = [f"## {name}\n", *([] if issubclass(kind, Exception) else [_signature(name, kind)]), _text(kind)]
-    if inspect.isfunction(made := vars(kind).get("__init__")) and made.__doc__:
+    if inspect.isfunction(made := kind.__init__) and made.__doc__:  # type: ignore[misc]
         parts.append(_text(made))
-    for member, value in vars(kind).items():
+    for member, value in _members(kind).items():
         plain = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
         if member.startswith("_") or not inspect.getdoc(value):
             continue
@@ -41,6 +41,16 @@ def _class(name: str, kind: type) -> str:
         elif inspect.isfunction(plain):
             parts += [f"### {name}.{member}()\n", _signature(member, getattr(kind, member)), _text(plain)]
     return "\n".join(parts)
+
+
+def _members(kind: type) -> dict[str, Any]:
+    """Its own, and those of bases that have no place of their own on the page."""
+    hidden = [base for base in kind.__mro__[1:] if base.__name__ not in client.__all__]
+    inherited = [each for each in hidden if each.__module__.startswith(client.__name__)]
+    members: dict[str, Any] = {}
+    for each in (kind, *inherited):
+        members = {**members, **{name: value for name, value in vars(each).items() if name not in members}}
+    return members
 
 
 def _signature(name: str, of: Any) -> str:

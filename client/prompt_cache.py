@@ -135,8 +135,7 @@ class PionPromptCache(PrefixCache[list[Any]], AttendQueries):
             raise ValueError(f"prefill_chunk_size is {prefill_chunk_size}, it must be at least 1")
         if stage2:
             warnings.warn("stage2 has no effect: see PrefixAttention", stacklevel=2)
-        endpoint = Endpoint(host, port, unix_socket_path, username, password, tls)
-        endpoint = endpoint if url is None else Endpoint.from_url(url)
+        endpoint = Endpoint.of(host, port, unix_socket_path, username, password, tls, url)
         super().__init__(
             endpoint,
             prefer_unix=lane in ("auto", "map"),

@@ -18,57 +18,29 @@ from .asking import Fetch, FetchForm, Question, Rows, StoreForm
 from .attend import AttendQueries
 from .attend_link import AttendLink
 from .deadline import Deadline
-from .endpoint import DEFAULT_PORT, Endpoint
 from .errors import ServerRefused, Unavailable
 from .lane import Lane
 from .link import Link
 from .requests import Found, Name, SessionInfo
-from .tls import Tls, explained
+from .store_options import StoreOptions
+from .tls import explained
 
 T = TypeVar("T")
 
 
-class StoreClient(AttendQueries):
+class StoreClient(StoreOptions, AttendQueries):
     """A connection to a store.
 
     Attributes:
+        endpoint: Where the server is.
         redis: The redis-py client that small commands go through, for any command without a method here.
     """
 
-    def __init__(
-        self,
-        host: str = "127.0.0.1",
-        port: int = DEFAULT_PORT,
-        *,
-        unix_socket_path: str | None = None,
-        username: str | None = None,
-        password: str | None = None,
-        tls: Tls | None = None,
-        url: str | None = None,
-        timeout: float = 30.0,
-        silence: float = 5.0,
-        connect_timeout: float = 2.0,
-    ) -> None:
-        """Prepare; connections are opened when they are needed.
-
-        Args:
-            host: The server's name or address.
-            port: The server's TCP port.
-            unix_socket_path: Path of the server's Unix socket, used instead of host and port.
-            username: User that the password belongs to.
-            password: The server's password.
-            tls: How TCP connections are secured; None: they are not.
-            url: All of these as one address, see `Endpoint.from_url`: `rediss://host:port` is TLS.
-            timeout: Seconds that one call may take in all.
-            silence: Seconds without a byte moving after which the server counts as hung.
-            connect_timeout: Seconds within which a new connection must have answered.
-        """
-        endpoint = Endpoint(host, port, unix_socket_path, username, password, tls)
-        endpoint = endpoint if url is None else Endpoint.from_url(url)
+    def _prepare(self, timeout: float, silence: float, connect: float) -> None:
         self.redis = redis.Redis(
-            **endpoint.redis_options, socket_timeout=silence, socket_connect_timeout=connect_timeout
+            **self.endpoint.redis_options, socket_timeout=silence, socket_connect_timeout=connect
         )
-        self._link = Link(endpoint, total=timeout, silence=silence, connect=connect_timeout)
+        self._link = Link(self.endpoint, total=timeout, silence=silence, connect=connect)
         self.attend = AttendLink(self._link)
 
     def ping(self) -> None:
@@ -213,7 +185,7 @@ class StoreClient(AttendQueries):
         self.close()
 
     def _ask(self, question: Question[T]) -> T:
-        with _translated(secured=self._link.endpoint.tls is not None):
+        with _translated(secured=self.endpoint.tls is not None):
             reply: object = self.redis.execute_command(*question.command)
         return question.read(reply)
 

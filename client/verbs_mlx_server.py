@@ -30,6 +30,13 @@ def mlx_server(
     store_deadline: Annotated[
         float, typer.Option(help="Seconds that a restore, or a publication, may take in all.", min=0.01)
     ] = 10.0,
+    store_wait: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that a prompt waits, at most, for another request or server that computes it.",
+            min=0,
+        ),
+    ] = 60.0,
 ) -> None:
     """Run mlx-lm's OpenAI server; its prompt cache is kept in a store, outlives it and is shared.
 
@@ -55,7 +62,8 @@ def mlx_server(
     except (AttributeError, ImportError) as error:
         end(f"this version of mlx-lm has another server than this knows: {error}")
     try:
-        serve(context.args, endpoint, {"vquant": store_format, "deadline": store_deadline})
+        options = {"vquant": store_format, "deadline": store_deadline, "wait_for_others": store_wait}
+        serve(context.args, endpoint, options)
     except SeamMoved as error:
         end(str(error))
 

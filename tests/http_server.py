@@ -25,6 +25,7 @@ class HttpServer:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
         self.log: list[str] = []
+        self._grown = threading.Condition()
         self._ready = threading.Event()
         self._process = subprocess.Popen(
             [
@@ -41,10 +42,17 @@ class HttpServer:
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self.log.append(line)
+            with self._grown:
+                self.log.append(line)
+                self._grown.notify_all()
             if READY in line:
                 self._ready.set()
         self._ready.set()
+
+    def wait_for_line(self, text: str) -> None:
+        """Until its log has a line with a text."""
+        with self._grown:
+            assert self._grown.wait_for(lambda: any(text in line for line in self.log), START_SECONDS)
 
     def post(self, path: str, **body: Any) -> str:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=START_SECONDS)

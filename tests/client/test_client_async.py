@@ -24,6 +24,7 @@ from pionkv.client import (
     Tls,
     Unavailable,
 )
+from pionkv.client.reuse import name_of
 from pionkv.kernels import LayerSpec
 from server_process import ServerProcess
 
@@ -176,6 +177,37 @@ def test_a_cancelled_call_ends_its_connection(play: Callable[..., Peer], half: b
     assert ended.wait(SECONDS) and peer.connections == 2
 
 
+def test_a_cancelled_store_ends_its_connection(play: Callable[..., Peer]) -> None:
+    ended, asked = threading.Event(), threading.Event()
+
+    def stuck(connection: socket.socket) -> None:
+        greet(connection)
+        connection.recv(1)
+        asked.set()
+        while connection.recv(1 << 20):
+            pass
+        ended.set()
+
+    def answers(connection: socket.socket) -> None:
+        greet(connection)
+        read_until(connection, b"second\r\n")
+        connection.sendall(b"$6\r\nsecond\r\n")
+
+    peer = play(stuck, answers)
+
+    async def work() -> None:
+        async with AsyncStoreClient(port=peer.port) as client:
+            first = asyncio.create_task(client.store("s", 0, 0, numbers(4096, 4096)))
+            await asyncio.to_thread(asked.wait, SECONDS)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            assert await client.execute("ECHO", "second") == b"second"
+
+    run(work())
+    assert ended.wait(SECONDS) and peer.connections == 2
+
+
 def test_a_silent_server_and_a_lost_connection(play: Callable[..., Peer]) -> None:
     def silent(connection: socket.socket) -> None:
         greet(connection)
@@ -270,5 +302,31 @@ def test_a_cancelled_prefill_stops_after_its_chunk(tiny: Tiny, store_port: int, 
                 await task
             assert not await cache.lookup(namespace)
             assert seen and cache.stats()["tokens_prefilled"] == 0
+            # Others need not wait for its lease.
+            with StoreClient(port=store_port) as other:
+                assert other.redis.execute_command("KV.PREFIX.CLAIM", namespace, 1000) == b"CLAIMED"
 
     run(work())
+
+
+def test_a_cancelled_wait_for_others(tiny: Tiny, store_port: int, namespace: str) -> None:
+    async def work(claim: Callable[..., object]) -> None:
+        options: dict[str, Any] = {"prefill_chunk_size": 64, "background": False}
+        async with AsyncPionPromptCache(tiny(), port=store_port, **options) as cache:
+            ids = [8, *IDS]
+            name = name_of(cache.cache.model_digest, ids)
+            assert claim(name, 60_000) == b"CLAIMED"
+            task = asyncio.create_task(cache.get_or_prefill(ids))
+            while not cache.cache._claims_link._lock.locked():
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            # The next call has its turn, and nothing of the cancelled one is left.
+            assert not await cache.lookup(namespace)
+            claim(name, 0)
+            await cache.get_or_prefill(ids)
+            assert (cache.stats()["tokens_prefilled"], cache.stats()["stores"]) == (len(ids), 1)
+
+    with StoreClient(port=store_port) as other:
+        run(work(lambda *words: other.redis.execute_command("KV.PREFIX.CLAIM", *words)))

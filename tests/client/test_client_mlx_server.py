@@ -15,7 +15,7 @@ from http_server import HttpServer, cached
 from mlx_lm import load, server
 from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 from model_folder import save
-from pionkv.client import PionPromptCache, PromptStore, mlx_server
+from pionkv.client import PionPromptCache, PromptStore, StoreClient, mlx_server
 from pionkv.client.endpoint import Endpoint
 from pionkv.client.mlx_server import LEAST_GAIN, ModelStore, SeamMoved, StoredPromptCache, check_seam
 from small_models import MODELS, build
@@ -91,6 +91,54 @@ def test_two_servers_share_one_store(serve: Serve, emptied_process: Any) -> None
     # A seed takes mlx-lm's other way, one request at a time.
     alone, usage = other.chat([*QUESTIONS[0], {"role": "user", "content": "And then?"}], seed=1, **TOKENS)
     assert alone and cached(usage) > 0
+
+
+LONG = [
+    {"role": "system", "content": " ".join(f"Lamp {number} burns oil." for number in range(100))},
+    {"role": "user", "content": "What does lamp 7 burn?"},
+]
+SLOWLY = ("--prefill-step-size", "8")
+
+
+@pytest.fixture(scope="session")
+def answer(folder: Callable[[str], Path]) -> Iterator[str]:
+    """What is answered to the long prompt where nothing is stored."""
+    alone = HttpServer(folder("llama"), "redis://127.0.0.1:1", *SLOWLY)
+    yield alone.chat(LONG, **TOKENS)[0]
+    alone.kill()
+
+
+def asked_at_once(*servers: HttpServer, **options: Any) -> list[tuple[str, dict[str, Any]]]:
+    with ThreadPoolExecutor(len(servers)) as pool:
+        return list(pool.map(lambda each: each.chat(LONG, **TOKENS, **options), servers))
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}], ids=["batch", "alone"])
+def test_a_prompt_that_several_get_at_once_is_prefilled_once(
+    serve: Serve, server_process: Any, answer: str, options: dict[str, int]
+) -> None:
+    one, other = (serve(server_process.port, "llama", *SLOWLY) for _ in range(2))
+    found = asked_at_once(one, other, one, other, **options)
+    assert [text for text, _ in found] == [answer] * 4
+    *restored, computed = sorted((cached(usage) for _, usage in found), reverse=True)
+    assert computed == 0 and min(restored) >= found[0][1]["prompt_tokens"] - 1
+    with StoreClient(port=server_process.port) as store:
+        calls: Any = store.redis.info("commandstats")
+    assert calls["cmdstat_kv.prefix.map"]["calls"] == 3
+
+
+def test_another_takes_over_when_a_server_dies_in_mid_prefill(
+    serve: Serve, server_process: Any, answer: str
+) -> None:
+    one, other = (serve(server_process.port, "llama", *SLOWLY) for _ in range(2))
+    with ThreadPoolExecutor(2) as pool:
+        lost = pool.submit(one.chat, LONG, **TOKENS)
+        one.wait_for_line("progress: 64/")
+        found = pool.submit(other.chat, LONG, **TOKENS)
+        other.wait_for_line("waits for another")
+        one.kill()
+        assert found.result()[0] == answer
+        assert lost.exception() is not None
 
 
 def test_a_store_with_a_password(

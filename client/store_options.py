@@ -1,0 +1,54 @@
+"""What the clients of a store are told: where it is, and how long a call may take."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from .endpoint import DEFAULT_PORT, Endpoint
+from .tls import Tls
+
+
+class StoreOptions(ABC):
+    """The base of `StoreClient` and `AsyncStoreClient`, which are made alike.
+
+    Attributes:
+        endpoint: Where the server is.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        unix_socket_path: str | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        tls: Tls | None = None,
+        url: str | None = None,
+        timeout: float = 30.0,
+        silence: float = 5.0,
+        connect_timeout: float = 2.0,
+    ) -> None:
+        """Prepare; a connection is opened when it is needed.
+
+        Args:
+            host: The server's name or address.
+            port: The server's TCP port.
+            unix_socket_path: Path of the server's Unix socket, used instead of host and port.
+            username: User that the password belongs to.
+            password: The server's password.
+            tls: How TCP connections are secured; None: they are not.
+            url: All of these as one address, see `Endpoint.from_url`: `rediss://host:port` is TLS.
+            timeout: Seconds that one call may take in all, the wait for its turn aside.
+            silence: Seconds without a byte moving after which the server counts as hung.
+            connect_timeout: Seconds within which a new connection must have answered.
+
+        Raises:
+            ValueError: The address is none.
+        """
+        self.endpoint = Endpoint.of(host, port, unix_socket_path, username, password, tls, url)
+        self._prepare(timeout, silence, connect_timeout)
+
+    @abstractmethod
+    def _prepare(self, timeout: float, silence: float, connect: float) -> None:
+        """Make what connects to the endpoint."""
