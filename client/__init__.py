@@ -7,6 +7,7 @@ from .async_prompt_cache import AsyncPionPromptCache
 from .async_store import AsyncStoreClient
 from .attend import AttendQueries
 from .attention_seam import SeamMoved
+from .claim import Turn
 from .errors import (
     BadReply,
     ConnectionLost,
@@ -48,6 +49,7 @@ __all__ = [
     "TimedOut",
     "Tls",
     "TransformersCache",
+    "Turn",
     "Unavailable",
     "UnsupportedModel",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NoReturn
 
 import redis
@@ -15,9 +16,17 @@ import typer
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from .deadline import Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
+from .errors import ConnectionLost, ServerRefused, StoreError
+from .lane import Lane
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+RUNNING = "Is `pionkv serve` running there?"
+PASSWORD = "(--user, --password or PIONKV_PASSWORD)"
+WIDE = 10_000
+"""Columns of what is not a terminal: who reads it, such as grep, wants a row on one line."""
 
 ENDPOINT = "endpoint"
 """The parameter of a verb that `connects` fills."""
@@ -90,13 +99,33 @@ def connected(endpoint: Endpoint) -> Iterator[redis.Redis]:
     try:
         yield client
     except redis.AuthenticationError as error:
-        end(f"{endpoint}: {error} (--user, --password or PIONKV_PASSWORD)")
+        end(f"{endpoint}: {error} {PASSWORD}")
     except redis.ConnectionError as error:
-        end(f"{endpoint}: {error} Is `pionkv serve` running there?")
+        end(f"{endpoint}: {error} {RUNNING}")
     except redis.RedisError as error:
         end(f"{endpoint}: {error}")
     finally:
         client.close()
+
+
+@contextmanager
+def opened(endpoint: Endpoint, deadline: Deadline) -> Iterator[Lane]:
+    """The same on a lane, which moves rows."""
+    try:
+        lane = Lane.open(endpoint, deadline)
+    except ConnectionLost as error:
+        end(f"{endpoint}: {error}. {RUNNING}")
+    except ServerRefused as error:
+        hint = f" {PASSWORD}" if error.code in ("NOAUTH", "WRONGPASS") else ""
+        end(f"{endpoint}: {error.message}{hint}")
+    except StoreError as error:
+        end(f"{endpoint}: {error}")
+    try:
+        yield lane
+    except StoreError as error:
+        end(f"{endpoint}: {error}")
+    finally:
+        lane.close()
 
 
 def end(reason: str, status: int = 1) -> NoReturn:
@@ -109,12 +138,17 @@ def end(reason: str, status: int = 1) -> NoReturn:
     raise typer.Exit(status)
 
 
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDE)
+
+
 @dataclass(frozen=True)
 class Shown:
     """Where a verb's answer goes: JSON, or tables."""
 
     as_json: bool
-    console: Console
+    console: Console = field(default_factory=_console)
 
     def table(
         self,

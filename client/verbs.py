@@ -14,12 +14,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from .command_line import AsJson, Shown, connected, connects, end
+from .command_line import AsJson, Shown, connected, connects, opened
 from .deadline import Deadline
 from .endpoint import Endpoint
-from .errors import StoreError
 from .identity import token_ids as checked
-from .lane import Lane
 from .requests import tokens_of
 from .reuse import find, others
 
@@ -47,7 +45,8 @@ def ls(
     columns = ("namespace", "answer", "tokens", "layers", "bytes", "hits", "pins", "reason")
     with connected(endpoint) as client:
         rows = [{"namespace": _name(name), **found} for name, found in _all(client, pattern)]
-    Shown(as_json, Console()).table(rows, columns, empty=f"no prefix is called {pattern}")
+    empty = "nothing is stored" if pattern == "*" else f"no prefix is called {pattern}"
+    Shown(as_json).table(rows, columns, empty=empty)
 
 
 @connects
@@ -58,7 +57,7 @@ def info(
     """Figures about the store: what it holds, what it saved, what it takes."""
     with connected(endpoint) as client:
         found = {section: _lines(client, section) for section in SECTIONS}
-    shown = Shown(as_json, Console())
+    shown = Shown(as_json)
     if as_json:
         shown.fields({name: value for lines in found.values() for name, value in lines.items()})
         return
@@ -80,10 +79,10 @@ def match(
         found: Any = client.execute_command("KV.PREFIX.MATCH", ids, "MODEL", model)
     asked = len(ids) // 4
     if found is None:
-        Shown(as_json, Console()).fields({"namespace": None, "tokens": 0, "asked": asked})
+        Shown(as_json).fields({"namespace": None, "tokens": 0, "asked": asked})
         raise typer.Exit(1)
     name, count, generation = found
-    Shown(as_json, Console()).fields(
+    Shown(as_json).fields(
         {"namespace": _name(name), "tokens": count, "asked": asked, "generation": generation}
     )
 
@@ -100,7 +99,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say why a prefix, or some tokens, would hit or miss, and where or in what they differ."""
-    shown = Shown(as_json, Console())
+    shown = Shown(as_json)
     if namespace is None:
         shown.fields(_explained(endpoint, token_ids(tokens, file), model))
         return
@@ -118,15 +117,9 @@ def _explained(endpoint: Endpoint, ids: bytes, model: str) -> dict[str, Any]:
     """What is stored of some tokens, under a model and under others."""
     asked = np.frombuffer(ids, "<u4").tolist()
     deadline = Deadline(SECONDS, SECONDS)
-    try:
-        lane = Lane.open(endpoint, deadline)
-        try:
-            found = find(lane, deadline, model, asked, whole=False)
-            elsewhere = others(lane, deadline, model, asked)
-        finally:
-            lane.close()
-    except StoreError as error:
-        end(f"{endpoint}: {error}")
+    with opened(endpoint, deadline) as lane:
+        found = find(lane, deadline, model, asked, whole=False)
+        elsewhere = others(lane, deadline, model, asked)
     return {
         "asked": len(asked),
         "stored": tokens_of(found),
@@ -156,7 +149,7 @@ def verify(
             for name in progress.track(names, description="verifying"):
                 rows.append({"namespace": _name(name), **_verified(client, name)})
     shown = rows if as_json else [{**row, "problem": row["problem"] or "none"} for row in rows]
-    Shown(as_json, Console()).table(shown, ("namespace", "bytes", "problem"), empty="nothing is stored")
+    Shown(as_json).table(shown, ("namespace", "bytes", "problem"), empty="nothing is stored")
     if any(row["problem"] for row in rows):
         raise typer.Exit(1)
 

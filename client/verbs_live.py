@@ -16,10 +16,9 @@ from rich.live import Live
 from rich.table import Table
 
 from . import requests
-from .command_line import AsJson, Shown, connected, connects, end
+from .command_line import AsJson, Shown, connected, connects, opened
 from .deadline import Deadline
 from .endpoint import Endpoint
-from .errors import StoreError
 from .lane import Lane
 from .local import unix_twin
 
@@ -43,8 +42,7 @@ def bench(
     tokens = max(1, megabytes * 2**20 // (2 * LAYERS * ROW_BYTES))
     deadline = Deadline(SECONDS, SECONDS)
     name = f"bench:{secrets.token_hex(8)}"
-    try:
-        lane = Lane.open(endpoint, deadline)
+    with opened(endpoint, deadline) as lane:
         lanes = {"tcp" if endpoint.unix_socket_path is None else "unix": lane}
         twin = None if endpoint.unix_socket_path else unix_twin(lane, endpoint, deadline, lane.traffic)
         if twin is not None:
@@ -53,9 +51,7 @@ def bench(
             rows = list(_bench(lanes, deadline, name, tokens, rounds))
         finally:
             _ask(lane, ("KV.PREFIX.DROP", name), deadline)
-    except StoreError as error:
-        end(f"{endpoint}: {error}")
-    Shown(as_json, Console()).table(rows, ("work", "megabytes", "megabytes_per_second"))
+    Shown(as_json).table(rows, ("work", "megabytes", "megabytes_per_second"))
 
 
 def _bench(

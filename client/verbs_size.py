@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from pionkv.kernels import FormatError, LayerSpec, UnknownFormat, keys_format
 from pionkv.kernels.formats import RowParts
-from rich.console import Console
 
 from .command_line import AsJson, Shown
 
@@ -48,7 +47,7 @@ def size(
     total, plain = rows[-1]["bytes"], rows[-1]["elements"] * FP16_BYTES
     rows.append({"term": "total in fp16", "elements": rows[-1]["elements"], "bytes": plain})
     rows.append({"term": "fp16 / stored", "bytes": round(plain / total, 3)})
-    Shown(as_json, Console()).table(rows, COLUMNS)
+    Shown(as_json).table(rows, COLUMNS)
 
 
 def _spec(name: str, kv_heads: int, head_dim: int, rope: int) -> LayerSpec:

@@ -104,7 +104,7 @@ def validate(
         "results": records,
     }
     results.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    shown = Shown(as_json, Console())
+    shown = Shown(as_json)
     if as_json:
         shown.fields(report)
     else:

@@ -49,7 +49,7 @@ def warm(
     with cache, Progress(console=Console(stderr=True), transient=True) as progress:
         for index, prompt in enumerate(progress.track(asked, description="warming")):
             rows.append({"prompt": index, **_warmed(cache, loaded.encode(prompt))})
-    Shown(as_json, Console()).table(rows, COLUMNS)
+    Shown(as_json).table(rows, COLUMNS)
     if not all(row["stored"] for row in rows):
         raise typer.Exit(1)
 

@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pionkv.client import PionPromptCache
+from pionkv.client import PionPromptCache, StoreClient
 from server_process import ServerProcess
 
 Tiny = Callable[..., Any]
@@ -20,7 +21,7 @@ PROCESSES = 10
 SCRIPT = """
 import json, sys, time
 sys.path.insert(0, sys.argv[1])
-from pionkv.client import PionPromptCache
+from pionkv.client import PionPromptCache, StoreClient
 from small_models import build, plain
 port, ids, name = int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
 chunk = 32 if len(ids) < 1000 else 256
@@ -180,3 +181,42 @@ def test_nobody_waits_longer_than_asked(
     )
     never.get_or_prefill([1, *IDS])
     assert never.stats()["tokens_prefilled"] == 161
+
+
+def test_threads_that_share_an_object_prefill_once(start_server: Callable[..., Any]) -> None:
+    from small_models import build, plain
+
+    cache = PionPromptCache(build(plain), port=start_server().port, prefill_chunk_size=32, background=False)
+    other_missed = threading.Event()
+
+    def note(done: int, total: int) -> None:
+        while cache.stats()["misses"] == 1:
+            other_missed.wait(0.01)
+
+    threads = [
+        threading.Thread(target=cache.get_or_prefill, args=(IDS,), kwargs={"prompt_progress_callback": note})
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (cache.stats()["tokens_prefilled"], cache.stats()["tokens_restored"]) == (160, 160)
+
+
+def test_a_claimer_that_is_slower_than_this_process_is_not_waited_for(
+    start_server: Callable[..., Any],
+) -> None:
+    from pionkv.client.reuse import name_of
+    from small_models import build, plain
+
+    port = start_server().port
+    cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32, background=False)
+    with StoreClient(port=port) as holder:
+        assert holder.redis.execute_command("KV.PREFIX.CLAIM", name_of(cache.model_digest, IDS), 600_000)
+        # As if it had been measured: these tokens take a twentieth of a second here.
+        cache.prefilled(160, 0.05)
+        begin = time.monotonic()
+        cache.get_or_prefill(IDS)
+        assert time.monotonic() - begin < 30, "it waits for twice what prefilling takes, not for a minute"
+    assert cache.stats()["tokens_prefilled"] == 320

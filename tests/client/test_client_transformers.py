@@ -5,7 +5,10 @@ What does not need torch, the bits and the wire, is in test_client_head_rows.py.
 
 from __future__ import annotations
 
+import threading
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -90,6 +93,42 @@ def test_a_longer_prompt_shares_what_is_stored(store: Store, ids: list[int]) -> 
     assert (stats["tokens_restored"], stats["tokens_prefilled"], stats["stores"]) == (40, 90, 2)
     shorter, tokens = store(model).restore([*ids[:60], 299, 298])
     assert tokens == 60 and shorter is not None and shorter.get_seq_length() == 60
+
+
+def test_two_that_miss_the_same_compute_it_once(store: Store, ids: list[int]) -> None:
+    model, begun, go = llama(), threading.Event(), threading.Event()
+    first, second = store(model, prefill_chunk_size=32), store(model)
+
+    def hold(done: int, total: int) -> None:
+        begun.set()
+        assert go.wait(60)
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(first.get_or_prefill, ids, prompt_progress_callback=hold)
+        assert begun.wait(60)
+        other = pool.submit(second.get_or_prefill, ids)
+        while not second.stats()["misses"]:
+            begun.wait(0.01)
+        go.set()
+        assert bits(one.result()) == bits(other.result())
+    assert (first.stats()["tokens_prefilled"], second.stats()["tokens_prefilled"]) == (90, 0)
+    assert second.stats()["tokens_restored"] == 90
+
+
+def test_a_conversation_goes_on_where_it_ended(store: Store, ids: list[int]) -> None:
+    model = llama()
+    cache = store(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer = cache.generate(ids, max_new_tokens=20, do_sample=False)
+    assert answer[0].tolist() == generated(model, ids, DynamicCache(config=model.config))
+    later = store(model)
+    turn = [*answer[0].tolist(), 7, 8, 9]
+    again = later.generate(turn, max_new_tokens=5, do_sample=False)
+    assert again[0].tolist() == generated(model, turn, DynamicCache(config=model.config), 5)
+    assert later.stats()["tokens_restored"] == len(ids) + 19
+    with pytest.raises(ValueError, match="empty"):
+        cache.generate([])
 
 
 def test_what_is_computed_sooner_than_fetched_is_not_fetched(store_port: int) -> None:
