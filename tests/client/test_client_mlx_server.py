@@ -93,51 +93,53 @@ def test_two_servers_share_one_store(serve: Serve, emptied_process: Any) -> None
     assert alone and cached(usage) > 0
 
 
-LONG = [
-    {"role": "system", "content": " ".join(f"Lamp {number} burns oil." for number in range(100))},
-    {"role": "user", "content": "What does lamp 7 burn?"},
-]
 SLOWLY = ("--prefill-step-size", "8")
 
 
+def long(mark: str) -> list[dict[str, str]]:
+    lamps = " ".join(f"Lamp {number} burns oil." for number in range(80))
+    return [{"role": "system", "content": mark + lamps}, {"role": "user", "content": "What of lamp 7?"}]
+
+
 @pytest.fixture(scope="session")
-def answer(folder: Callable[[str], Path]) -> Iterator[str]:
-    """What is answered to the long prompt where nothing is stored."""
+def without(folder: Callable[[str], Path]) -> Iterator[HttpServer]:
+    """A server whose store is not there: what it answers is right."""
     alone = HttpServer(folder("llama"), "redis://127.0.0.1:1", *SLOWLY)
-    yield alone.chat(LONG, **TOKENS)[0]
+    yield alone
     alone.kill()
 
 
-def asked_at_once(*servers: HttpServer, **options: Any) -> list[tuple[str, dict[str, Any]]]:
-    with ThreadPoolExecutor(len(servers)) as pool:
-        return list(pool.map(lambda each: each.chat(LONG, **TOKENS, **options), servers))
-
-
-@pytest.mark.parametrize("options", [{}, {"seed": 1}], ids=["batch", "alone"])
 def test_a_prompt_that_several_get_at_once_is_prefilled_once(
-    serve: Serve, server_process: Any, answer: str, options: dict[str, int]
+    serve: Serve, server_process: Any, without: HttpServer
 ) -> None:
     one, other = (serve(server_process.port, "llama", *SLOWLY) for _ in range(2))
-    found = asked_at_once(one, other, one, other, **options)
-    assert [text for text, _ in found] == [answer] * 4
-    *restored, computed = sorted((cached(usage) for _, usage in found), reverse=True)
-    assert computed == 0 and min(restored) >= found[0][1]["prompt_tokens"] - 1
+    # With a seed requests are served one by one.
+    for mark, options in (("a", {}), ("b", {"seed": 1})):
+        prompt = long(mark)
+        with ThreadPoolExecutor(4) as pool:
+            asked = [pool.submit(each.chat, prompt, **TOKENS, **options) for each in (one, other, one, other)]
+            found = [each.result() for each in asked]
+        assert [text for text, _ in found] == [without.chat(prompt, **TOKENS, **options)[0]] * 4
+        *restored, computed = sorted((cached(usage) for _, usage in found), reverse=True)
+        assert computed < LEAST_GAIN and min(restored) >= found[0][1]["prompt_tokens"] - 1
     with StoreClient(port=server_process.port) as store:
         calls: Any = store.redis.info("commandstats")
-    assert calls["cmdstat_kv.prefix.map"]["calls"] == 3
+    # The server that has not computed a prompt takes its rows out of the store, then it holds them.
+    assert 2 <= calls["cmdstat_kv.prefix.map"]["calls"] <= 6
 
 
 def test_another_takes_over_when_a_server_dies_in_mid_prefill(
-    serve: Serve, server_process: Any, answer: str
+    serve: Serve, server_process: Any, without: HttpServer
 ) -> None:
     one, other = (serve(server_process.port, "llama", *SLOWLY) for _ in range(2))
+    prompt = long("c")
     with ThreadPoolExecutor(2) as pool:
-        lost = pool.submit(one.chat, LONG, **TOKENS)
+        lost = pool.submit(one.chat, prompt, **TOKENS)
         one.wait_for_line("progress: 64/")
-        found = pool.submit(other.chat, LONG, **TOKENS)
+        found = pool.submit(other.chat, prompt, **TOKENS)
         other.wait_for_line("waits for another")
         one.kill()
-        assert found.result()[0] == answer
+        assert found.result()[0] == without.chat(prompt, **TOKENS)[0]
         assert lost.exception() is not None
 
 

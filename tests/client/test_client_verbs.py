@@ -131,6 +131,7 @@ def test_tables_show_whole_names_and_say_when_there_is_nothing(
 ) -> None:
     server = start_server()
     assert run("ls", "x*", "--port", server.port).stdout == "no prefix is called x*\n"
+    assert run("ls", "--port", server.port).stdout == "nothing is stored\n"
     assert answer("ls", "--port", server.port) == []
     assert run("verify", "--port", server.port).stdout.strip() == "nothing is stored"
     name = "tokens:" + "0123456789abcdef" * 2
@@ -142,6 +143,9 @@ def test_tables_show_whole_names_and_say_when_there_is_nothing(
     shown = run("ls", "--port", server.port).stdout
     first = "".join(line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│"))
     assert first == name and "128,000" in shown
+    # What is no terminal, and has no width, gets a row on a line.
+    monkeypatch.delenv("COLUMNS")
+    assert f"│ {name} │" in run("ls", "--port", server.port).stdout
     assert "pion" in run("info", "--port", server.port).stdout
 
 
@@ -153,6 +157,8 @@ def test_what_is_given_beside_an_address_wins(port: int, monkeypatch: pytest.Mon
     assert len(answer("ls")) == 2
     refused = run("ls", "--port", 1)
     assert refused.exit_code == 1 and "Is `pionkv serve` running there?" in refused.output
+    of_rows = run("explain", "--tokens", "1", "--port", 1)
+    assert of_rows.exit_code == 1 and "Is `pionkv serve` running there?" in of_rows.output
     wrong = run("ls", "--url", "http://x")
     assert wrong.exit_code == 2 and "--url" in wrong.output
     monkeypatch.setenv("PIONKV_URL", "unix:///nowhere")
