@@ -253,14 +253,14 @@ class StoredPromptCache(LRUPromptCache):  # type: ignore[misc]
     def __init__(self, max_size: int, store: ModelStore) -> None:
         super().__init__(max_size)
         self._store = store
-        self._nearest: tuple[list[int], tuple[list[Any] | None, list[int]]] | None = None
+        self._nearest: tuple[Any, list[int], list[Any] | None, list[int]] | None = None
 
     def claim(self, model: Any, tokens: list[int], after: Turn | None = None) -> Turn | None:
         """Claim what neither this process nor the store holds of a prompt; see `PionPromptCache.claim`."""
         caches, rest = self._held(model, tokens)
         turn = self._store.claim(model, tokens, len(tokens) - len(rest), after)
         # Unless it has to wait it is fetched next.
-        self._nearest = None if turn is not None and turn.waits else (tokens, (caches, rest))
+        self._nearest = None if turn is not None and turn.waits else (model, tokens, caches, rest)
         return turn
 
     def fetch_nearest_cache(self, model: Any, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
@@ -269,8 +269,8 @@ class StoredPromptCache(LRUPromptCache):  # type: ignore[misc]
         At least one token is left, which is what generating needs.
         """
         nearest, self._nearest = self._nearest, None
-        if nearest is not None and nearest[0] == tokens:
-            caches, rest = nearest[1]
+        if nearest is not None and nearest[:2] == (model, tokens):
+            caches, rest = nearest[2:]
         else:
             caches, rest = self._held(model, tokens)
         stored, held = self._store.restore(model, tokens, len(tokens) - len(rest))
