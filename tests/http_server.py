@@ -49,6 +49,10 @@ class HttpServer:
                 self._ready.set()
         self._ready.set()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def wait_for_line(self, text: str) -> None:
         """Until its log has a line with a text."""
         with self._grown:

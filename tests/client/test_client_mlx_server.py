@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -136,6 +138,7 @@ def test_another_takes_over_when_a_server_dies_in_mid_prefill(
     with ThreadPoolExecutor(2) as pool:
         lost = pool.submit(one.chat, prompt, **TOKENS)
         one.wait_for_line("progress: 64/")
+        os.kill(one.pid, signal.SIGSTOP)
         found = pool.submit(other.chat, prompt, **TOKENS)
         other.wait_for_line("waits for another")
         one.kill()

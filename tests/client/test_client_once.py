@@ -183,10 +183,10 @@ def test_nobody_waits_longer_than_asked(
     assert never.stats()["tokens_prefilled"] == 161
 
 
-def test_threads_that_share_an_object_prefill_once(start_server: Callable[..., Any]) -> None:
+def test_threads_that_share_an_object_prefill_once(emptied_process: ServerProcess) -> None:
     from small_models import build, plain
 
-    cache = PionPromptCache(build(plain), port=start_server().port, prefill_chunk_size=32, background=False)
+    cache = PionPromptCache(build(plain), port=emptied_process.port, prefill_chunk_size=32, background=False)
     other_missed = threading.Event()
 
     def note(done: int, total: int) -> None:
@@ -205,12 +205,12 @@ def test_threads_that_share_an_object_prefill_once(start_server: Callable[..., A
 
 
 def test_a_claimer_that_is_slower_than_this_process_is_not_waited_for(
-    start_server: Callable[..., Any],
+    emptied_process: ServerProcess,
 ) -> None:
     from pionkv.client.reuse import name_of
     from small_models import build, plain
 
-    port = start_server().port
+    port = emptied_process.port
     cache = PionPromptCache(build(plain), port=port, prefill_chunk_size=32, background=False)
     with StoreClient(port=port) as holder:
         assert holder.redis.execute_command("KV.PREFIX.CLAIM", name_of(cache.model_digest, IDS), 600_000)

@@ -38,7 +38,7 @@ def answer(verb: str, *arguments: object) -> Any:
 def port(emptied_process: ServerProcess) -> int:
     """A server with a whole prefix `a` and half a one, `b`."""
     server = emptied_process
-    with StoreClient(port=server.port) as client:
+    with StoreClient(port=server.port, silence=30) as client:
         for name, sides in (("a", "kv"), ("b", "k")):
             table = np.asarray(IDS, "<u8").tobytes()
             client.redis.execute_command(
@@ -76,7 +76,7 @@ def test_match_and_explain(port: int, tmp_path: Path) -> None:
 
 def test_verify_finds_damage(start_server: Callable[..., Any]) -> None:
     server = start_server()
-    with StoreClient(port=server.port) as client:
+    with StoreClient(port=server.port, silence=30) as client:
         client.register("a", LayerSpec("fp16", 32))
         for side in "kv":
             client.store(f"a_p{side}", 0, 0, np.ones((9, 32), np.float32))
@@ -135,7 +135,7 @@ def test_tables_show_whole_names_and_say_when_there_is_nothing(
     assert answer("ls", "--port", server.port) == []
     assert run("verify", "--port", server.port).stdout.strip() == "nothing is stored"
     name = "tokens:" + "0123456789abcdef" * 2
-    with StoreClient(port=server.port) as client:
+    with StoreClient(port=server.port, silence=30) as client:
         client.register(name, LayerSpec("fp16", 32))
         for side in "kv":
             client.store(f"{name}_p{side}", 0, 0, np.ones((1000, 32), np.float32))
