@@ -70,7 +70,7 @@ class PrefixCache(ABC, Generic[C]):
     ) -> None:
         breaker = Breaker(clock=clock)
 
-        def link(*, prefer_unix: bool = prefer_unix) -> Link:
+        def link(*, breaker: Breaker = breaker, prefer_unix: bool = prefer_unix) -> Link:
             bounds = {"total": deadline, "silence": silence, "connect": connect_timeout}
             return Link(endpoint, **bounds, breaker=breaker, prefer_unix=prefer_unix, clock=clock)
 
@@ -78,8 +78,9 @@ class PrefixCache(ABC, Generic[C]):
         self._stats = Stats()
         self._pace = Pace()
         self._link = link()
-        # Claims end with their connection: it is kept through whatever happens to that of the rows.
-        self._claims_link = link(prefer_unix=False)
+        # Claims end with their connection: it is kept through whatever happens to that of the rows. A server
+        # that takes no second connection serves rows over the first none the less.
+        self._claims_link = link(breaker=Breaker(clock=clock), prefer_unix=False)
         self._claims = Claims(self._claiming, silence, clock, self._pace)
         # A publication must not hold up a restore.
         self._publisher = Publisher(
@@ -166,7 +167,7 @@ class PrefixCache(ABC, Generic[C]):
         if shape is None or not self._wait or len(ids) - beyond < self._publish_after:
             return None
         model, whole = self.model_digest, shape.whole
-        found, failure = self._claiming(
+        found, failure = self.exchange(
             lambda lane, deadline: (find(lane, deadline, model, ids, whole=whole),)
         )
         known = max(beyond, tokens_of(found[0] if found else None))
