@@ -18,8 +18,8 @@ import mlx.core as mx
 _NAMES = {mx.float32: "F32", mx.float16: "F16", mx.uint16: "U16", mx.uint32: "U32"}
 _LENGTH = struct.Struct("<Q")
 
-WORTH_BYTES = 48 << 20
-"""Fewer bytes are written sooner than a file is looked at."""
+WORTH_BYTES = 256 << 10
+"""Bytes of an array below which it is written sooner than its part of a file is asked for."""
 
 Blank = tuple[tuple[int, ...], mx.Dtype]
 """Shape and type of an array: float32, float16, uint16 or uint32."""
@@ -29,7 +29,7 @@ def blanks(wanted: Sequence[Blank]) -> list[mx.array]:
     """Arrays with memory of their own, whose elements have to be written before they mean anything."""
     if not wanted:
         return []
-    if sum(math.prod(shape) * dtype.size for shape, dtype in wanted) < WORTH_BYTES:
+    if sum(math.prod(shape) * dtype.size for shape, dtype in wanted) < WORTH_BYTES * len(wanted):
         arrays = [mx.zeros(shape, dtype, stream=mx.cpu) for shape, dtype in wanted]
         mx.eval(arrays)
         return arrays

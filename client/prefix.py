@@ -88,8 +88,8 @@ def _rows(
 ) -> tuple[int, list[Any]]:
     """How many tokens came, and the arrays of all layers kept as rows: k0 v0 k1 v1 and so on."""
     if route.maps and not any(spec.details.grouped for spec in shape.specs):
-        arriving = _landings(shape, tokens)
-        if _map(lane, deadline, namespace, shape, tokens, arriving, route):
+        arriving = _map(lane, deadline, namespace, shape, tokens, route)
+        if arriving is not None:
             return tokens, [each.array() for each in arriving]
     arriving = _landings(shape, tokens)
     row_bytes = tuple(spec.wire.row_bytes for spec in shape.specs)
@@ -117,11 +117,12 @@ def _map(
     namespace: Name,
     shape: Shape,
     tokens: int,
-    arriving: Sequence[Landing],
     route: Route,
-) -> bool:
-    """Take all rows from the server's files; whether that could be done."""
+) -> Sequence[Landing] | None:
+    """Take all rows from the server's files; None when that cannot be done."""
     lane.send(("KV.PREFIX.MAP", namespace), deadline)
+    # The server finds the rows meanwhile.
+    arriving = _landings(shape, tokens)
     try:
         found = PrefixMap.parse(lane.receive(deadline))
         if found is None:
@@ -130,13 +131,13 @@ def _map(
     except ServerRefused as error:
         # It is elsewhere, or does not know the command: it will not learn it.
         route.maps, route.not_mapped = False, str(error)
-        return False
+        return None
     except NotMapped as error:
         route.not_mapped = str(error)
-        return False
+        return None
     route.mapped_bytes += shape.plan.bytes(tokens)
     route.used = 0
-    return True
+    return arriving
 
 
 def states(lane: Lane, deadline: Deadline, namespace: Name, layout: ModelLayout, tokens: int) -> list[Any]:

@@ -22,6 +22,11 @@ from .layout import DTYPES
 from .plan import Attached, Plan
 from .shape import CacheLayout, SideLayout
 
+_WIDE_BYTES = 128
+"""Bytes of one head in one row from which on they are moved as elements."""
+_BLOCK_ROWS = 512
+"""Rows that are cut into heads at a time."""
+
 # Element types as the buffer protocol can show them: it has no bfloat16.
 _SHOWN = {Element.F32: mx.float32, Element.F16: mx.float16, Element.BF16: mx.uint16}
 
@@ -156,11 +161,15 @@ class _Unpacked(_Filled):
     def fill(self, start: int, end: int, rows: memoryview) -> None:
         super().fill(start, end, rows)
         if end == self._tokens:
-            self._target[:, end:] = 0
+            self._clear(end)
 
     def cut(self, tokens: int) -> None:
         super().cut(tokens)
-        self._target[:, tokens:] = 0
+        self._clear(tokens)
+
+    def _clear(self, first: int) -> None:
+        # Zero bytes are set, where zero elements are written one by one.
+        self._target[:, first:].view(np.uint8)[...] = 0
 
     def _finished(self) -> mx.array:
         array = self._arrays[0].view(DTYPES[self._element])
@@ -215,15 +224,19 @@ class _Attached(_Filled):
 def _spread(rows: memoryview, row_bytes: int, first: int, target: np.ndarray[Any, Any]) -> None:
     """Cut rows into heads: ``target`` is ``(heads, rows, elements)``.
 
-    Each row has the elements of all heads one after the other, from byte `first` on. A head's elements of a
-    row are moved as one item, whatever they are: that is how numpy moves them fastest.
+    Each row has the elements of all heads one after the other, from byte `first` on. numpy moves a head's
+    elements of a row fastest as one item where they are few bytes, and as a run of elements where they are
+    many; and all heads of some rows before the next rows, which are in the processor's cache then.
     """
     heads, count, width = target.shape
-    item = np.dtype((np.void, width * target.itemsize))
-    strides = (row_bytes, item.itemsize)
-    source = np.ndarray((count, heads), item, rows, offset=first, strides=strides)
-    for head, place in enumerate(target.view(item)[..., 0]):
-        place[...] = source[:, head]
+    head_bytes = width * target.itemsize
+    item = target.dtype if head_bytes >= _WIDE_BYTES else np.dtype((np.void, head_bytes))
+    places = target.view(item)
+    strides = (row_bytes, head_bytes, item.itemsize)
+    source = np.ndarray((count, heads, places.shape[2]), item, rows, offset=first, strides=strides)
+    for start in range(0, count, _BLOCK_ROWS):
+        some = slice(start, start + _BLOCK_ROWS)
+        places[:, some] = source[some].swapaxes(0, 1)
 
 
 def packed_rows(parts: Any, start: int, end: int) -> memoryview:

@@ -224,14 +224,24 @@ class LayerSpec:
     head_dim: int = 0
     _row_bytes: int = field(default=UNKNOWN, init=False, repr=False, compare=False)
     """Computed once: it is asked for whenever rows move."""
+    _details: Format | None = field(default=None, init=False, repr=False, compare=False)
+    """Found once, likewise."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", self.format.lower())
 
     @property
     def details(self) -> Format:
-        """The registry's entry of the format."""
-        return format_by_name(self.format)
+        """The registry's entry of the format.
+
+        Raises:
+            UnknownFormat: There is none.
+        """
+        found = self._details
+        if found is None:
+            found = format_by_name(self.format)
+            object.__setattr__(self, "_details", found)
+        return found
 
     @property
     def group(self) -> int:

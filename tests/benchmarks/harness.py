@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from pionkv.client.measured import Spread, machine, short
@@ -77,14 +78,18 @@ def rate_row(
 def interleaved(
     arms: Mapping[str, Callable[[], object]], rounds: int = 7, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of every arm in every round; each round runs all arms once, in turn."""
+    """Seconds of every arm in every round.
+
+    Each round runs all arms once, in an order of its own, the same in every run: an arm finds the memory and
+    the caches that the one before it left, so none may always follow the same other.
+    """
     for _ in range(warm_up):
         for arm in arms.values():
             arm()
     seconds: dict[str, list[float]] = {name: [] for name in arms}
-    order = list(arms.items())
-    for turn in range(rounds):
-        for name, arm in order[turn % len(order) :] + order[: turn % len(order)]:
+    order = Random(0)
+    for _ in range(rounds):
+        for name, arm in order.sample(list(arms.items()), len(arms)):
             begin = time.perf_counter()
             arm()
             seconds[name].append(time.perf_counter() - begin)

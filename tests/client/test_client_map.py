@@ -11,9 +11,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import redis
-from pionkv.client import PionPromptCache
+from pionkv.client import PionPromptCache, blank
 from pionkv.client.errors import BadReply, NotStored
 from pionkv.client.mapping import File, NotMapped, PrefixMap, Side, fill
+from pionkv.client.rows import room
 from pionkv.kernels import LayerSpec
 from pionkv.kernels.formats import FORMATS
 from small_models import MODELS, build
@@ -229,3 +230,22 @@ def test_a_local_servers_unix_socket_is_found(
     )
     assert bits(over_unix.get_or_prefill(ids, "n")) == expected
     assert moved(over_unix)[0] == 0
+
+
+@pytest.mark.parametrize("worth", [0, 1 << 40])
+def test_room_for_the_next_tokens_is_empty_whatever_memory_held(
+    tiny: Tiny, store_port: int, namespace: str, worth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrays that are not written before rows come, and those that are: nothing of what was freed shows."""
+    monkeypatch.setattr(blank, "WORTH_BYTES", worth)
+    model, tokens = tiny(layers=8, head_dim=128), IDS[:256]
+    expected = bits(cache_for(model, store_port).get_or_prefill(tokens, namespace))
+    for lane in ("map", "tcp"):
+        used = [mx.full((1, 2, room(256), 128), 7.0) for _ in range(16)]
+        mx.eval(used)
+        del used
+        restored = cache_for(model, store_port, lane=lane).get_or_prefill(tokens, namespace)
+        assert bits(restored) == expected
+        for cache in restored:
+            for side in (cache.keys, cache.values):
+                assert side.shape[2] == 512 and not mx.any(side[:, :, 256:]).item()
