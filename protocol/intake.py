@@ -49,8 +49,8 @@ class Intake(ABC, Generic[Event]):
     """Receives bytes. See the module's text for the rules."""
 
     __slots__ = (
-        "_body", "_buffer", "_capacity", "_dead", "_head", "_large", "_last", "_most", "_offered", "_reads",
-        "_scanned", "_tail", "_view", "_whole",
+        "_body", "_buffer", "_capacity", "_dead", "_head", "_large", "_last", "_meagre", "_most", "_offered",
+        "_reads", "_scanned", "_tail", "_view", "_whole",
     )  # fmt: skip
 
     def __init__(self, large_bulk: int, longest_line: int) -> None:
@@ -71,6 +71,8 @@ class Intake(ABC, Generic[Event]):
         self._body: LargeBody | None = None
         self._dead: ProtocolError | None = None
         self._view = memoryview(b"")
+        self._meagre = 0
+        """After a read of fewer bytes an empty buffer is halved."""
         self._replace_buffer(SMALLEST_BUFFER)
 
     def next_event(self) -> Event:
@@ -101,7 +103,7 @@ class Intake(ABC, Generic[Event]):
         """
         body = self._body
         if body is None or body.discarded:
-            if self._head == self._tail and not self._whole and 8 * self._last >= self._capacity:
+            if self._head == self._tail and not self._whole and self._last >= self._meagre:
                 self._head = self._tail = 0
                 self._offered = offered = self._view
             else:
@@ -181,6 +183,7 @@ class Intake(ABC, Generic[Event]):
         if pending:
             view[:pending] = self._view[self._head : self._tail]
         self._buffer, self._view, self._capacity = buffer, view, capacity
+        self._meagre = capacity // 8 if capacity > SMALLEST_BUFFER else 0
         self._head, self._tail = 0, pending
 
     def _own_room(self) -> memoryview:
@@ -203,7 +206,7 @@ class Intake(ABC, Generic[Event]):
                 return 2 * capacity
             if pending == capacity:
                 raise UsageError("call next_event() until it returns NEED_DATA before receiving more")
-        elif not pending and self._last < capacity // 8 and capacity > SMALLEST_BUFFER:
+        elif not pending and self._last < self._meagre:
             return capacity // 2
         return capacity
 

@@ -24,7 +24,7 @@ from .arguments import Argument
 from .clients import lane_of, read_addresses
 from .dispatch import Dispatcher
 from .receiving import Receiver, Refused
-from .running import Runner, Taken
+from .running import LetIn, Runner, Taken
 from .service import Service
 
 LINGER_SECONDS = 2.0
@@ -233,8 +233,13 @@ class Connection(Runner, asyncio.BufferedProtocol):
                 return self._join()
             if isinstance(event, Command):
                 self._take(self._words(event.args))
-            elif isinstance(event, Taken):
-                self._run(*event)
+            elif isinstance(event, Taken | LetIn):
+                if not self._settle():
+                    self._held = event
+                elif isinstance(event, Taken):
+                    self._run(*event)
+                else:
+                    self._run_brief(*event)
             elif isinstance(event, Refusal):
                 self._run([], None, event.error)
             elif isinstance(event, BulkStart):

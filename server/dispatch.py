@@ -29,6 +29,9 @@ Opener: TypeAlias = Callable[[Client, Sequence[Argument], int], Receiver | None]
 Glance: TypeAlias = Callable[[Client, Sequence[Argument], View], bytes | Slow]
 """As a handler, for what only looks at the store, at one moment that several of them share."""
 
+Several: TypeAlias = Callable[[Sequence[Sequence[Argument]]], "list[bytes] | None"]
+"""Answers a run of a command, all of its lines at once; None: they are to be answered one by one."""
+
 BRIEF = frozenset({"ECHO", "PING"})
 """Commands that are answered at once and leave the connection as it was; glances are, too."""
 
@@ -50,6 +53,8 @@ class Entry:
     """It may change plain keys."""
     glance: Glance | None
     """Runs it on a view of the store that it shares with others, when it only looks."""
+    several: Several | None
+    """Answers several of it at once, when it tells the same to all."""
     brief: bool
     """It is not on plain keys, answered at once as a rule, and leaves the connection as it was."""
     needs_auth: bool
@@ -58,6 +63,11 @@ class Entry:
     failures: int = 0
     times: Histogram = field(default_factory=Histogram)
     """How long it took, each time it was run."""
+
+    def fits(self, lines: Sequence[Sequence[Argument]]) -> bool:
+        """The number of arguments of each of these command lines may be right."""
+        sizes = {*map(len, lines)}
+        return self.fewest <= min(sizes) and max(sizes) <= self.most
 
 
 class Dispatcher:
@@ -68,9 +78,10 @@ class Dispatcher:
         handlers: Mapping[str, Handler],
         openers: Mapping[str, Mapping[int, Opener]],
         glances: Mapping[str, Glance],
+        several: Mapping[str, Several],
     ) -> None:
         self.entries = {
-            name: _entry(COMMANDS[name], handler, openers.get(name, {}), glances.get(name))
+            name: _entry(COMMANDS[name], handler, openers.get(name, {}), glances.get(name), several.get(name))
             for name, handler in handlers.items()
         }
         self._containers = {name.partition("|")[0] for name in handlers if "|" in name}
@@ -114,7 +125,11 @@ class Dispatcher:
 
 
 def _entry(
-    spec: CommandSpec, handler: Handler, openers: Mapping[int, Opener], glance: Glance | None
+    spec: CommandSpec,
+    handler: Handler,
+    openers: Mapping[int, Opener],
+    glance: Glance | None,
+    several: Several | None,
 ) -> Entry:
     keyed = handler if isinstance(handler, Keyed) else None
     return Entry(
@@ -124,6 +139,7 @@ def _entry(
         run=keyed.run if keyed is not None else None,
         changes=keyed is not None and keyed.changes,
         glance=glance,
+        several=several,
         brief=glance is not None or spec.name in BRIEF,
         needs_auth="no_auth" not in spec.flags,
         fewest=abs(spec.arity),

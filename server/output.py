@@ -98,12 +98,7 @@ class Output:
 
     def write_all(self, replies: list[bytes]) -> None:
         """Queue complete, small replies."""
-        if self.muted:
-            return
-        self._gathered += replies
-        self._gathered_bytes += sum(map(len, replies))
-        if self._gathered_bytes > GATHER_BYTES:
-            self.flush()
+        self.write(b"".join(replies))
 
     def push(self, message: bytes) -> None:
         """Send a message that answers no command, after a reply in parts if one is under way.

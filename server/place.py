@@ -134,7 +134,7 @@ class Sums:
 
     def elsewhere_of(self, name: str) -> int:
         """The sum over the other workers, as of the last `flush`."""
-        return sum(numbers.get(name, 0) for numbers in self.elsewhere)
+        return sum(numbers.get(name, 0) for numbers in self.elsewhere) if self.elsewhere else 0
 
     def _own(self) -> Numbers:
         return {**self.metrics.numbers(), **self.receipt.numbers(), **self._gauges(), **self._counts()}

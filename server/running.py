@@ -1,9 +1,9 @@
 """The half of a connection that runs commands and answers them, in their order.
 
 Three ways lead to a reply. Commands on plain keys are gathered and run together (see together.py). Others
-that are answered at once and leave the connection as it was, such as PING, are run one after the other; what
-has to be looked at before and after is looked at once for all of them. Everything else is run alone; a slow
-command is left to a task, and the connection waits for it.
+that are answered at once and leave the connection as it was, such as PING, are run one after the other. For
+both, what has to be looked at before and after is looked at once for a whole run (see runs.py). Everything
+else is run alone; a slow command is left to a task, and the connection waits for it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .keyed import Answer, send
 from .logs import logger
 from .output import Output
 from .receiving import Receiver
+from .runs import Run, by_name, entries_of, split
 from .service import Service
-from .timing import Ran
-from .together import MOST_CALLS, Call, Calls, Results, run
+from .together import MOST_CALLS, Calls, Results, run
 from .transaction import AT_ONCE
 
 
@@ -43,6 +43,13 @@ class Taken(NamedTuple):
     words: Sequence[Argument]
     entry: Entry | None
     error: CommandError | None
+
+
+class LetIn(NamedTuple):
+    """Commands that were let in and are answered at once, when it is their turn."""
+
+    entry: Entry
+    lines: Sequence[list[bytes]]
 
 
 class Runner(ABC):
@@ -64,11 +71,13 @@ class Runner(ABC):
         """Large arguments of the command that is arriving or running, by position."""
         self._filling: Receiver | None = None
         self._task: asyncio.Task[bytes | None] | None = None
-        self._calls: list[Call] = []
+        self._calls: list[Run] = []
         """Commands on plain keys that were gathered and not yet run."""
+        self._gathered = 0
+        """How many they are."""
         self._joined = False
         """They are run at the end of this turn, with those of others."""
-        self._held: Taken | BulkStart | None = None
+        self._held: Taken | LetIn | BulkStart | None = None
         """What has to wait until they are answered."""
         self._input_over = False
         self.client = Client(
@@ -97,26 +106,52 @@ class Runner(ABC):
 
     def _run_batch(self, commands: Sequence[list[bytes]]) -> int:
         """Run commands until one has to wait; how many were taken."""
-        at, count = 0, len(commands)
-        while at < count and not self._must_wait:
-            begun = at
-            if self._is_plain:
-                at = self._gather(commands, at)
-                if len(self._calls) >= MOST_CALLS:
-                    self._settle()
-                    continue
-                if at == count or not self._settle():
-                    break
-                at = self._run_brief(commands, at)
-            if at == begun:
-                self._take(commands[at])
-                at += 1
-        return at
+        find, taken, plain = self._dispatcher.spelled.get, 0, self._is_plain
+        for name, lines in by_name(commands):
+            entry = find(name) if plain else None
+            if entry is None or not (entry.run or entry.brief) or not self._lets_in(entry, lines):
+                taken += self._take_each(lines)
+                plain = self._is_plain
+            else:
+                taken += len(lines)
+                if entry.run is not None:
+                    self._gather(entry, lines)
+                elif self._calls and not self._settle():
+                    self._held = LetIn(entry, lines)
+                else:
+                    self._run_brief(entry, lines)
+            if self._must_wait:
+                break
+        return taken
+
+    def _lets_in(self, entry: Entry, lines: Sequence[list[bytes]]) -> bool:
+        """Whether all of these lines of a command may be run as they are; they are then counted."""
+        client = self.client
+        if not entry.fits(lines) or (
+            client.user.restricted and not permit.let_in(client.user, entry.spec, lines)
+        ):
+            return False
+        count = len(lines)
+        client.commands += count
+        client.last_command = entry.spec.name
+        self._service.metrics.commands += count
+        return True
+
+    def _take_each(self, lines: Sequence[list[bytes]]) -> int:
+        """Take commands until one has to wait; how many were taken."""
+        for taken, words in enumerate(lines, 1):
+            self._take(words)
+            if self._must_wait:
+                return taken
+        return len(lines)
 
     @property
     def _must_wait(self) -> bool:
         """No further command may be taken now."""
-        return self._waits or self._out.blocked or self.client.closing or self._held is not None
+        out = self._out
+        return (
+            self._task is not None or out.held or out.blocked or self._held is not None or self.client.closing
+        )
 
     @property
     def _is_plain(self) -> bool:
@@ -131,59 +166,34 @@ class Runner(ABC):
             and not self._service.monitors
         )
 
-    def _gather(self, commands: Sequence[list[bytes]], at: int) -> int:
-        """Gather commands on plain keys from `at` on; where the first is that has to be looked at closely."""
-        # Written with an eye on speed, as is `_run_brief`: these loops are what a small command costs.
-        find, user, calls, begun = self._dispatcher.spelled.get, self.client.user, self._calls, at
-        end = min(len(commands), at + MOST_CALLS - len(calls))
-        while at < end:
-            words = commands[at]
-            entry = find(words[0])
-            if (
-                entry is None
-                or entry.run is None
-                or not entry.fewest <= len(words) <= entry.most
-                or (user.restricted and not permit.let_in(user, entry.spec, words))
-            ):
-                break
-            calls.append((entry, words))
-            at += 1
-        if at > begun:
-            self._count(calls[-1][0], at - begun)
-        return at
+    def _gather(self, entry: Entry, lines: Sequence[Sequence[Argument]]) -> None:
+        """Keep commands on plain keys until those that come now have been looked at."""
+        self._calls.append((entry, lines))
+        self._gathered += len(lines)
+        if self._gathered >= MOST_CALLS:
+            self._settle()
 
-    def _run_brief(self, commands: Sequence[list[bytes]], at: int) -> int:
-        """Run commands from `at` on that are answered at once; where the first is that is not."""
-        find, client, user, clock = (
-            self._dispatcher.spelled.get, self.client, self.client.user, perf_counter_ns
-        )  # fmt: skip
-        before = self._service.store.commits
-        tier = self._service.tier  # it may have to bring what a glance would miss
-        ran: list[Ran] = []
-        answers: list[bytes] = []
-        times = [clock()]
+    def _run_brief(self, entry: Entry, lines: Sequence[list[bytes]]) -> None:
+        """Run commands that are answered at once; what follows one that is not is held."""
+        client, service, clock = self.client, self._service, perf_counter_ns
+        before, began = service.store.commits, clock()
+        if entry.several is not None and (answers := entry.several(lines)) is not None:
+            self._out.write_all(answers)
+            service.timing.took(client, ((entry, lines),), [began, *[clock()] * len(lines)])
+            return
+        # Written with an eye on speed: this loop is what a small command costs.
+        answers, times = [], [began]
         slow: Slow | None = None
-        end = len(commands)
+        glance = entry.glance if service.tier is None else None  # a tier may have to bring what it would miss
         view: View | None = None
         try:
-            while at < end:
-                words = commands[at]
-                entry = find(words[0])
-                if (
-                    entry is None
-                    or not entry.brief
-                    or not entry.fewest <= len(words) <= entry.most
-                    or (user.restricted and not permit.let_in(user, entry.spec, words))
-                ):
-                    break
-                at += 1
-                ran.append((entry, words))
+            for words in lines:
                 try:
-                    if entry.glance is None or tier is not None:
+                    if glance is None:
                         result = entry.handler(client, words)
                     else:
-                        view = view or self._service.store.view()
-                        result = entry.glance(client, words, view)
+                        view = view or service.store.view()
+                        result = glance(client, words, view)
                 except Exception as error:
                     result = self._error(entry, error)
                 if type(result) is not bytes:
@@ -194,24 +204,14 @@ class Runner(ABC):
         finally:
             if view is not None:
                 view.close()
-        if not ran:
-            return at
-        self._count(ran[-1][0], len(ran))
-        self._out.write_all(answers)
-        last, words_of_last = ran[-1]
+        done = len(answers)
+        if done:
+            self._out.write_all(answers)
+            service.timing.took(client, ((entry, lines[:done]),), times)
         if slow is not None:
-            ran.pop()
-        if ran:
-            self._service.timing.took(client, ran, times)
-        if slow is not None:
-            self._begin(last, words_of_last, slow, times[-1], before)
-        return at
-
-    def _count(self, last: Entry, count: int) -> None:
-        """So many commands were let in, this one the last of them."""
-        self.client.commands += count
-        self.client.last_command = last.spec.name
-        self._service.metrics.commands += count
+            if done + 1 < len(lines):
+                self._held = LetIn(entry, lines[done + 1 :])
+            self._begin(entry, lines[done], slow, times[-1], before)
 
     # Commands on plain keys, which are gathered
 
@@ -234,9 +234,7 @@ class Runner(ABC):
                 and not (client.transaction.open or self._receivers)
                 and client.reply_mode is ReplyMode.ON
             ):
-                self._calls.append((entry, words))
-                if len(self._calls) >= MOST_CALLS:
-                    self._settle()
+                self._gather(entry, (words,))
                 return
         if self._calls and not self._settle():
             self._held = Taken(words, entry, refusal)
@@ -281,20 +279,25 @@ class Runner(ABC):
         """Answer the first of the gathered calls."""
         self._gate.close(before)
         answers, times = results
-        done, self._calls = self._calls[: len(answers)], self._calls[len(answers) :]
-        if not done:
+        if not answers:
             return
+        if len(answers) == self._gathered:
+            done, self._calls = self._calls, []
+        else:
+            done, self._calls = split(self._calls, len(answers))
+        self._gathered -= len(answers)
         # An answer in parts is the last one of a run.
         parts = answers.pop() if isinstance(answers[-1], list) else None
+        ran, last = split(done, len(answers)) if parts is not None else (done, [])
         self._out.write_all(
             answers  # type: ignore[arg-type]
-            if set(map(type, answers)) == {bytes}
-            else [self._reply(entry, answer) for (entry, _), answer in zip(done, answers, strict=False)]
+            if {*map(type, answers)} == {bytes}
+            else [self._reply(entry, answer) for entry, answer in zip(entries_of(ran), answers, strict=True)]
         )
         if answers:
-            self._service.timing.took(self.client, done[: len(answers)], times[: len(answers) + 1])
+            self._service.timing.took(self.client, ran, times[: len(answers) + 1])
         if isinstance(parts, list):
-            entry, args = done[-1]
+            ((entry, (args,)),) = last
             self._begin(entry, args, send(self.client, parts), times[-2])
         if self._task is not None:
             self._out.flush()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from .arguments import Argument
 from .monitor import SECRET
@@ -15,9 +15,7 @@ from .receiving import Receiver
 if TYPE_CHECKING:
     from .clients import Client
     from .dispatch import Entry
-
-Ran: TypeAlias = "tuple[Entry, Sequence[Argument]]"
-"""A command that was run, and its arguments."""
+    from .runs import Run
 
 NS_A_MICROSECOND = 1000
 NS_A_MILLISECOND = 1_000_000
@@ -127,27 +125,26 @@ class Timing:
         if kept != self.slow.maxlen:
             self.slow = deque(list(self.slow)[:kept], maxlen=kept)
 
-    def took(self, client: Client, ran: Sequence[Ran], times: Sequence[int]) -> None:
+    def took(self, client: Client, runs: Sequence[Run], times: Sequence[int]) -> None:
         """Commands of a client were run one after the other.
 
-        As long as they took less than a millisecond altogether, and none can be notable, equal neighbours are
-        counted as one sum: that is what makes a pipeline of small commands cheap.
+        As long as they took less than a millisecond altogether, and none can be notable, a run is counted as
+        one sum: that is what makes a pipeline of small commands cheap.
 
         Args:
             client: Whose they are.
-            ran: Each command.
+            runs: The commands.
             times: On the clock, nanoseconds: when the first was begun, and when each of them was done.
         """
-        if times[-1] - times[0] >= min(self.notable_ns, NS_A_MILLISECOND):
-            for (entry, args), (begun, done) in zip(ran, pairwise(times), strict=True):
-                self.one_took(client, entry, args, done - begun)
+        if times[-1] - times[0] < min(self.notable_ns, NS_A_MILLISECOND):
+            at = 0
+            for entry, lines in runs:
+                begun, at = at, at + len(lines)
+                entry.times.add_many(at - begun, times[at] - times[begun])
             return
-        first = 0
-        for at, (entry, _) in enumerate(ran):
-            if entry is not ran[first][0]:
-                ran[first][0].times.add_many(at - first, times[at] - times[first])
-                first = at
-        ran[first][0].times.add_many(len(ran) - first, times[-1] - times[first])
+        ran = ((entry, args) for entry, lines in runs for args in lines)
+        for (entry, args), (begun, done) in zip(ran, pairwise(times), strict=True):
+            self.one_took(client, entry, args, done - begun)
 
     def one_took(self, client: Client, entry: Entry, args: Sequence[Argument], ns: int) -> None:
         """A command took so long."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import Store
@@ -19,28 +19,24 @@ from pionkv.storage.errors import PageCorrupt, PageGone, StorageError
 from pionkv.storage.keyspace.access import KeyReader, KeyWriter
 from pionkv.storage.keyspace.space import Keyspace
 
-from .arguments import Argument
-from .keyed import Answer
+from .keyed import Answer, Change
+from .runs import Run, number_of
 
 if TYPE_CHECKING:
     from .clients import Client
-    from .dispatch import Entry
 
 MOST_CALLS = 512
-"""A connection gathers so many commands; a commit of several connections begins with about so many."""
+"""A connection gathers about so many commands; a commit of several connections begins with as many."""
 
 ANSWER_BYTES = 1 << 17
 """With so many bytes of answers a run ends early: a peer that does not read shall not fill the memory."""
 
-Call: TypeAlias = "tuple[Entry, Sequence[Argument]]"
-"""A command on plain keys that waits to be run, and its arguments."""
-
 
 class Calls(NamedTuple):
-    """What a client has gathered, in its order."""
+    """Commands on plain keys that a client has gathered, in its order."""
 
     client: Client
-    calls: Sequence[Call]
+    runs: Sequence[Run]
 
 
 class Results(NamedTuple):
@@ -76,24 +72,24 @@ def run(keyspace: Keyspace, batch: Sequence[Calls]) -> list[Results]:
         them, at least one.
     """
     began = perf_counter_ns()
-    if not any(calls for _, calls in batch):
+    if not any(runs for _, runs in batch):
         return [Results([], [began]) for _ in batch]
     try:
-        if any(entry.changes for _, calls in batch for entry, _ in calls):
+        if any(entry.changes for _, runs in batch for entry, _ in runs):
             return keyspace.change(lambda keys: _run_within(keys, batch))
         return keyspace.read(lambda keys: _run_within(keys, batch))
     except Exception as error:
-        if sum(len(calls) for _, calls in batch) == 1:
+        if sum(number_of(runs) for _, runs in batch) == 1:
             times = [began, perf_counter_ns()]
-            return [Results([error], times) if calls else Results([], times) for _, calls in batch]
+            return [Results([error], times) if runs else Results([], times) for _, runs in batch]
     return _run_one_by_one(keyspace, batch)
 
 
 def _run_one_by_one(keyspace: Keyspace, batch: Sequence[Calls]) -> list[Results]:
     found = [Results([], [perf_counter_ns()]) for _ in batch]
-    for (client, calls), results in zip(batch, found, strict=True):
-        for call in calls:
-            ((answers, times),) = run(keyspace, (Calls(client, (call,)),))
+    for (client, runs), results in zip(batch, found, strict=True):
+        for entry, line in ((entry, line) for entry, lines in runs for line in lines):
+            ((answers, times),) = run(keyspace, (Calls(client, ((entry, (line,)),)),))
             results.answers.extend(answers)
             results.times.append(times[-1])
             if _room_for(answers[0]) >= ANSWER_BYTES:
@@ -112,21 +108,21 @@ def _run_within(keys: KeyReader, batch: Sequence[Calls]) -> list[Results]:
     """Run calls in a transaction. Raises what a command raises after it has changed something."""
     found: list[Results] = []
     uses, room = keys.uses, ANSWER_BYTES
-    for client, calls in batch:
+    for client, runs in batch:
         answers: list[Answer | Exception] = []
         times = [perf_counter_ns()]
         found.append(Results(answers, times))
         if room > 0:
             keys.uses = None if client.no_touch else uses
             keys.listing = client.listing
-            room = _run_of_client(keys, client.protocol, calls, (answers, times), room)
+            room = _run_of_client(keys, client.protocol, runs, (answers, times), room)
     return found
 
 
 def _run_of_client(
     keys: KeyReader,
     protocol: int,
-    calls: Sequence[Call],
+    runs: Sequence[Run],
     results: tuple[list[Answer | Exception], list[int]],
     room: int,
 ) -> int:
@@ -137,22 +133,24 @@ def _run_of_client(
     writer = cast(KeyWriter, keys)
     changed = keys.writer if isinstance(keys, KeyWriter) else None
     before = 0
-    for entry, args in calls:
-        if changed is not None:
-            before = changed.changes
-        try:
-            answer: Answer | Exception = entry.run(writer, args, protocol)  # type: ignore[misc]
-        except (PageGone, PageCorrupt):
-            raise
-        except (CommandError, StorageError) as error:
-            if changed is not None and changed.changes != before:
+    for entry, lines in runs:
+        command = cast("Change", entry.run)
+        for args in lines:
+            if changed is not None:
+                before = changed.changes
+            try:
+                answer: Answer | Exception = command(writer, args, protocol)
+            except (PageGone, PageCorrupt):
                 raise
-            answer = error
-        answers.append(answer)
-        times.append(perf_counter_ns())
-        room -= len(answer) if type(answer) is bytes else _room_for(answer)
-        if room <= 0:
-            break
+            except (CommandError, StorageError) as error:
+                if changed is not None and changed.changes != before:
+                    raise
+                answer = error
+            answers.append(answer)
+            times.append(perf_counter_ns())
+            room -= len(answer) if type(answer) is bytes else _room_for(answer)
+            if room <= 0:
+                return room
     return room
 
 
@@ -179,7 +177,7 @@ class Group:
             theirs = member.ready_calls()
             members.append(member)
             batch.append(theirs)
-            count += len(theirs.calls)
+            count += number_of(theirs.runs)
             if count >= MOST_CALLS:
                 self._run_batch(members, batch)
                 members, batch, count = [], [], 0

@@ -113,13 +113,15 @@ def _refusal(part: Selector, spec: CommandSpec, args: Sequence[Argument], tag: b
     return None
 
 
-def let_in(user: User, spec: CommandSpec, args: Sequence[Argument]) -> bool:
-    """Whether a user may run a command line; its names are then as they are stored."""
+def let_in(user: User, spec: CommandSpec, lines: Sequence[Sequence[Argument]]) -> bool:
+    """Whether a user may run all of these lines of a command; their names are then as they are stored."""
     try:
-        check(user, spec, args)
+        for args in lines:
+            check(user, spec, args)
     except Refused:
         return False
-    enter(user, spec, args)
+    for args in lines:
+        enter(user, spec, args)
     return True
 
 

@@ -11,7 +11,7 @@ from ..acl.user import DEFAULT
 from ..admission import too_many
 from ..arguments import Argument, Cursor, blob, integer, shown
 from ..clients import Client
-from ..dispatch import Handler
+from ..dispatch import Handler, Several
 from ..pubsub import push
 from ..service import REDIS_VERSION
 from .client import check_name
@@ -35,6 +35,11 @@ def ping(client: Client, args: Sequence[Argument]) -> bytes:
     if len(args) == 2:
         return reply.bulk(blob(args[1]))
     raise CommandError("ERR", "wrong number of arguments for 'ping' command")
+
+
+def pings(lines: Sequence[Sequence[Argument]]) -> list[bytes] | None:
+    """PING, several times, without a message, of a client that does not listen."""
+    return [PONG] * len(lines) if max(map(len, lines)) == 1 else None
 
 
 def echo(client: Client, args: Sequence[Argument]) -> bytes:
@@ -150,3 +155,4 @@ HANDLERS: dict[str, Handler] = {
     "RESET": reset,
     "SELECT": select,
 }
+SEVERAL: dict[str, Several] = {"PING": pings}

@@ -253,6 +253,35 @@ def test_a_lookup_sees_what_came_before_it(wire: Any) -> None:
     ]  # fmt: skip
 
 
+def test_what_follows_large_answers_comes_after_all_of_them(server: Any) -> None:
+    """Those that the peer has not read yet: a command that came after them may not be run before."""
+    wire = server.connect()
+    large = b"L" * (8 << 20)
+    assert wire.command("SET", "big", large) == "OK"
+    commands = [("GET", "big"), ("GET", "big"), ("PING",), ("GET", "big"), ("ECHO", "x")]
+    assert pipeline(wire, *commands) == [large, large, "PONG", large, b"x"]
+
+
+def test_a_lookup_that_waits_among_others_is_counted_and_named_once(server: Any, wire: Any) -> None:
+    assert wire.command("ACL", "SETUSER", "guest", "on", ">pw", "~*", "+@all", "tenant=guests") == "OK"
+    guest, other = server.connect(), server.connect()
+    for each in (guest, other):
+        assert each.command("AUTH", "guest", "pw") == "OK"
+    rows = bytes(128)
+    assert other.command("KV.PREFIX.REGISTER", "there", 64, "fp16") == "OK"
+    for sid in ("there_pk", "there_pv"):
+        assert other.command("V.STOREBATCH", sid, 0, 0, 1, rows, "FMT", "F16") == "OK"
+    assert other.command("KV.PREFIX.CLAIM", "n", 60_000) == "CLAIMED"
+    look = ("KV.PREFIX.LOOKUP", "there")
+    guest.send(
+        encoded(look, ("KV.PREFIX.LOOKUP", "n", "WAIT", 50_000), look, (*look, "WAIT", 1), look, ("PING",))
+    )
+    assert guest.reply() == "HIT"
+    assert other.command("KV.PREFIX.CLAIM", "n", 0) == "OK"
+    assert [guest.reply() for _ in range(5)] == ["MISS", "HIT", "HIT", "HIT", "PONG"]
+    assert " tot-cmds=8 " in guest.command("CLIENT", "INFO").decode()
+
+
 def test_a_lookup_that_waits_holds_up_what_follows(server: Any, wire: Any) -> None:
     other = server.connect()
     assert other.command("KV.PREFIX.CLAIM", "n", 60_000) == "CLAIMED"
