@@ -6,10 +6,8 @@ they go to; it does not use up a fast link. Several bring some layers each, and 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -18,10 +16,11 @@ from . import requests
 from .deadline import Deadline
 from .errors import BadReply, NotStored, ServerRefused
 from .lane import Lane
+from .pace import Watch
 from .requests import Name
+from .route import MOST_CONNECTIONS, Route
+from .shape import runs
 
-MOST_CONNECTIONS = 4
-"""At once: more of them gained nothing."""
 BYTES_A_CONNECTION = 8 << 20
 """A connection that brings fewer does not pay."""
 
@@ -52,13 +51,7 @@ class Wanted:
     at: int | None = None
 
 
-def connections_here() -> int:
-    """How many connections pay on this machine: the server, or the model, needs cores, too."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MOST_CONNECTIONS, cores // 2))
-
-
-class Fetch:
+class _Shares:
     """Brings rows over a connection, and others beside it where that pays.
 
     Attributes:
@@ -68,7 +61,7 @@ class Fetch:
     def __init__(
         self, lane: Lane, deadline: Deadline, wanted: Wanted, tokens: int, most: int, pool: ThreadPoolExecutor
     ) -> None:
-        """Open what is needed; see `fetching`."""
+        """Open what is needed."""
         layers = len(wanted.row_bytes) // 2
         pays = tokens * sum(wanted.row_bytes) // BYTES_A_CONNECTION
         count = 1 if wanted.at is None else max(1, min(most, layers, pays))
@@ -79,14 +72,8 @@ class Fetch:
         self.connections = len(self._lanes)
         self._shares = list(pairwise(_cuts(wanted.row_bytes, self.connections)))
 
-    def run(self, receivers: Sequence[Receiver], start: int, end: int) -> None:
-        """Fetch rows `start` to `end - 1` of everything.
-
-        Raises:
-            NotStored: They are of another generation.
-            BadReply: Something else came.
-            StoreError: The server refused, or is not available.
-        """
+    def fetch(self, receivers: Sequence[Receiver], start: int, end: int) -> None:
+        """Fetch rows `start` to `end - 1` of everything; see `fetch`."""
         (ours, share), *rest = zip(self._lanes, self._shares, strict=True)
         others = [self._pool.submit(self._bring, lane, each, receivers, start, end) for lane, each in rest]
         try:
@@ -131,19 +118,43 @@ class Fetch:
         arriving[-1].landed(start, end)
 
 
-@contextmanager
-def fetching(lane: Lane, deadline: Deadline, wanted: Wanted, tokens: int, most: int) -> Iterator[Fetch]:
-    """Connections that bring so many rows of everything.
+def fetch(
+    lane: Lane,
+    deadline: Deadline,
+    wanted: Wanted,
+    receivers: Sequence[Receiver],
+    tokens: int,
+    route: Route,
+    watch: Watch | None,
+) -> int:
+    """Fetch rows of everything, in runs.
 
     Args:
-        lane: One that is open; the others are kept with it.
+        lane: A connection; those that are opened beside it are kept with it.
         deadline: Bounds all of it.
         wanted: What is fetched.
-        tokens: How many rows, about: for few of them one connection is enough.
-        most: Connections at once.
+        receivers: Where the rows go: k0 v0 k1 v1 and so on.
+        tokens: How many rows.
+        route: Says how many connections there may be, and is told how many there were.
+        watch: Says when the rest had better be prefilled. None: all of it is fetched.
+
+    Returns:
+        How many rows came.
+
+    Raises:
+        NotStored: They are of another generation.
+        BadReply: Something else came.
+        StoreError: The server refused, or is not available.
     """
     with ThreadPoolExecutor(MOST_CONNECTIONS, "pionkv rows") as pool:
-        yield Fetch(lane, deadline, wanted, tokens, most, pool)
+        shares = _Shares(lane, deadline, wanted, tokens, route.connections, pool)
+        route.used = shares.connections
+        most = None if watch is None else watch.run * shares.connections
+        for start, end in runs(0, tokens, max(wanted.row_bytes), most):
+            shares.fetch(receivers, start, end)
+            if watch is not None and end < tokens and watch.stops(end, deadline.left):
+                return end
+    return tokens
 
 
 def _cuts(row_bytes: Sequence[int], shares: int) -> list[int]:

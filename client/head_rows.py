@@ -12,14 +12,14 @@ import numpy as np
 from pionkv.kernels import LayerSpec, unpack
 from pionkv.kernels.formats import Element
 
-from . import requests
 from .deadline import Deadline
-from .errors import BadReply
+from .fetching import Wanted, fetch
 from .lane import Lane
 from .pace import Watch
 from .publish import SIDES
 from .requests import Name
-from .shape import Shape, SideLayout, runs
+from .route import Route
+from .shape import Shape, SideLayout
 
 Bits = np.ndarray[Any, Any]
 """Elements, or the bits of bfloat16."""
@@ -100,8 +100,15 @@ class HeadRows:
         return self._bits(self._sides[side][layer][:, start - self.first : end - self.first])
 
 
-def fetch(
-    lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, tokens: int, watch: Watch | None = None
+def fetch_heads(
+    lane: Lane,
+    deadline: Deadline,
+    namespace: Name,
+    shape: Shape,
+    tokens: int,
+    route: Route,
+    watch: Watch | None = None,
+    at: int | None = None,
 ) -> tuple[int, list[Bits]]:
     """The first rows of a stored prefix: how many, and arrays ``[heads, tokens, head_dim]``, k0 v0 k1 v1 ….
 
@@ -111,33 +118,36 @@ def fetch(
         namespace: The prefix, found under a digest that names these formats.
         shape: What the model's caches look like.
         tokens: How many rows.
+        route: How rows come; what came is counted there.
         watch: Says when the rest had better be prefilled: then fewer rows come. None: all of them.
+        at: The generation that the rows must be of; None: whatever is stored under the name.
 
     Raises:
+        NotStored: They are of another generation.
         BadReply: Something else came.
         StoreError: The server refused, or is not available.
     """
     specs = [spec.wire for spec in shape.specs]
-    stored = [np.empty((tokens, spec.row_bytes), np.uint8) for spec in specs]
-    came, most = 0, None if watch is None else watch.run
-    for start, end in runs(0, tokens, max(spec.row_bytes for spec in specs), most):
-
-        def place(index: int, length: int, start: int = start, end: int = end) -> memoryview:
-            if index >= len(stored) or length != (end - start) * specs[index].row_bytes:
-                raise BadReply(f"{length} bytes for rows {start} to {end - 1} of run {index}")
-            return stored[index][start:end].reshape(-1).data
-
-        lane.send(requests.fetch_all(namespace, start, end, "RAW"), deadline)
-        count = lane.receive_rows(place, deadline)
-        if count != len(stored):
-            raise BadReply(f"{count} runs of rows where {len(stored)} were expected")
-        came = end
-        if watch is not None and end < tokens and watch.stops(end, deadline.left):
-            break
+    stored = [_Stored(tokens, spec.row_bytes) for spec in specs]
+    wanted = Wanted(namespace, tuple(spec.row_bytes for spec in specs), at)
+    came = fetch(lane, deadline, wanted, stored, tokens, route, watch)
     sides = [side for layer in shape.layout.rows for side in (layer.keys, layer.values)]
     return came, [
-        _heads(rows[:came], spec, side) for rows, spec, side in zip(stored, specs, sides, strict=True)
+        _heads(each.rows[:came], spec, side) for each, spec, side in zip(stored, specs, sides, strict=True)
     ]
+
+
+class _Stored:
+    """Rows as they are stored: as many as are wanted, of so many bytes."""
+
+    def __init__(self, tokens: int, row_bytes: int) -> None:
+        self.rows = np.empty((tokens, row_bytes), np.uint8)
+
+    def place(self, start: int, end: int) -> memoryview:
+        return self.rows[start:end].reshape(-1).data
+
+    def landed(self, start: int, end: int) -> None:
+        """They are where they belong."""
 
 
 def _heads(rows: Bits, spec: LayerSpec, side: SideLayout) -> Bits:

@@ -12,7 +12,7 @@ from pionkv.kernels.formats import LayerSpec
 from . import cache_states, requests
 from .deadline import Deadline
 from .errors import Absent, NotStored, ServerRefused
-from .fetching import Wanted, fetching
+from .fetching import Wanted, fetch
 from .identity import check_tokens
 from .lane import Lane
 from .mapping import NotMapped, PrefixMap, fill
@@ -21,7 +21,7 @@ from .plan import Attached
 from .requests import Name
 from .route import Route
 from .rows import Landing, landings
-from .shape import ModelLayout, Shape, runs
+from .shape import ModelLayout, Shape
 
 
 def restore(
@@ -92,17 +92,12 @@ def _rows(
         if arriving is not None:
             return tokens, [each.array() for each in arriving]
     arriving = _landings(shape, tokens)
-    row_bytes = tuple(spec.wire.row_bytes for spec in shape.specs)
-    with fetching(lane, deadline, Wanted(namespace, row_bytes, at), tokens, route.connections) as fetch:
-        route.used = fetch.connections
-        most = None if watch is None else watch.run * fetch.connections
-        for start, end in runs(0, tokens, max(row_bytes), most):
-            fetch.run(arriving, start, end)
-            if watch is not None and end < tokens and watch.stops(end, deadline.left):
-                for each in arriving:
-                    each.cut(end)
-                return end, [each.array() for each in arriving]
-    return tokens, [each.array() for each in arriving]
+    wanted = Wanted(namespace, tuple(spec.wire.row_bytes for spec in shape.specs), at)
+    came = fetch(lane, deadline, wanted, arriving, tokens, route, watch)
+    if came < tokens:
+        for each in arriving:
+            each.cut(came)
+    return came, [each.array() for each in arriving]
 
 
 def _landings(shape: Shape, tokens: int) -> Sequence[Landing]:

@@ -20,6 +20,7 @@ from .pace import Pace
 from .publisher import Publisher
 from .requests import Found, tokens_of
 from .reuse import Declined, find, names_of
+from .route import Route
 from .stats import Stats, attempt, reason
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class PrefixCache(ABC, Generic[C]):
 
     Args:
         endpoint: Where the server is.
+        route: How rows come.
         prefer_unix: Whether to change to the server's Unix socket once many bytes have moved.
         admission_threshold: A prefix is published at its so-many-th miss in this process.
         publish_after: A prefix is published when at least so many of its tokens are new.
@@ -55,6 +57,7 @@ class PrefixCache(ABC, Generic[C]):
     def __init__(
         self,
         endpoint: Endpoint,
+        route: Route,
         *,
         prefer_unix: bool,
         admission_threshold: int,
@@ -77,6 +80,7 @@ class PrefixCache(ABC, Generic[C]):
         self._clock = clock
         self._stats = Stats()
         self._pace = Pace()
+        self._route = route
         self._link = link()
         # Claims end with their connection: it is kept through whatever happens to that of the rows. A server
         # that takes no second connection serves rows over the first none the less.
@@ -237,6 +241,7 @@ class PrefixCache(ABC, Generic[C]):
         """Counters, milliseconds, bytes moved, and why the last miss or failed publication came about."""
         return self._stats.report(
             self._traffic(),
+            connections=self._route.used,
             stores_waiting=self._publisher.waiting,
             prefill_tokens_per_second=self._pace.prefill,
             link_bytes_per_second=self._pace.link,

@@ -138,6 +138,7 @@ class PionPromptCache(PrefixCache[list[Any]], AttendQueries):
         endpoint = Endpoint.of(host, port, unix_socket_path, username, password, tls, url)
         super().__init__(
             endpoint,
+            Route.of(lane, endpoint, connections),
             prefer_unix=lane in ("auto", "map"),
             admission_threshold=admission_threshold,
             publish_after=publish_after,
@@ -153,7 +154,6 @@ class PionPromptCache(PrefixCache[list[Any]], AttendQueries):
         self.model = model
         self.softmax_bitexact = softmax_bitexact
         self._chunk = prefill_chunk_size
-        self._route = Route.of(lane, endpoint, connections)
         self.attend = AttendLink(self._link)
         self._attached = plans.attach(kv_bits, kv_group_size)
         if self._attached is not None:
@@ -293,7 +293,6 @@ class PionPromptCache(PrefixCache[list[Any]], AttendQueries):
             **super().stats(),
             "admission_threshold": self._publisher.admission.threshold,
             "bytes_mapped": self._route.mapped_bytes,
-            "connections": self._route.used,
             "last_not_mapped": self._route.not_mapped,
         }
 

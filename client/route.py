@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 from .endpoint import Endpoint
-from .fetching import connections_here
 
 LaneName = Literal["auto", "map", "unix", "tcp"]
 """`auto`: files and Unix socket of a server on this machine, where they can be used; `map`: try files
 whatever the address looks like; `unix`, `tcp`: the connection as it was asked for, no files."""
 
+MOST_CONNECTIONS = 4
+"""For one prefix at once: more of them were not measured."""
+
 LANES: tuple[LaneName, ...] = ("auto", "map", "unix", "tcp")
+
+
+def connections_here() -> int:
+    """How many connections pay on this machine: the server, or the model, needs cores, too."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST_CONNECTIONS, cores // 2))
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from .pace import Pace, Watch
 from .prefix_cache import PrefixCache
 from .requests import Found
 from .reuse import find_worth
+from .route import Route
 from .shape import Shape
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class TransformersCache(PrefixCache["DynamicCache"]):
         tokenizer: Any = None,
         *,
         url: str = f"redis://127.0.0.1:{DEFAULT_PORT}",
+        connections: int | None = None,
         vquant: str = plans.AUTO,
         full_fingerprint: bool = False,
         publish_after: int = 16,
@@ -65,6 +67,8 @@ class TransformersCache(PrefixCache["DynamicCache"]):
             model: A causal model of transformers.
             tokenizer: Its tokenizer: part of what identifies a prefix.
             url: Where the server is; see `Endpoint.from_url`.
+            connections: Over how many connections a large prefix comes at once; None is half of this
+                machine's cores, 4 at most.
             vquant: Format of the stored rows; "auto" restores the same bits.
             full_fingerprint: Read every byte of the weights for the fingerprint, instead of samples.
             publish_after: A prefix is published when at least so many of its tokens are new.
@@ -82,14 +86,16 @@ class TransformersCache(PrefixCache["DynamicCache"]):
             ModuleNotFoundError: torch or transformers is not installed.
             UnknownFormat: There is no format of that name.
             FormatError: The format cannot hold the model's rows.
-            ValueError: The address is none.
+            ValueError: The address is none, or a number is out of its range.
         """
         try:
             from . import torch_model
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(f"{error}; install pionkv[transformers]", name=error.name) from error
+        endpoint = Endpoint.from_url(url)
         super().__init__(
-            Endpoint.from_url(url),
+            endpoint,
+            Route.of("tcp", endpoint, connections),
             prefer_unix=True,
             admission_threshold=1,
             publish_after=publish_after,
@@ -161,12 +167,13 @@ class TransformersCache(PrefixCache["DynamicCache"]):
     def _fetch(
         self, lane: Lane, deadline: Deadline, shape: Shape, ids: list[int], pace: Pace | None, beyond: int
     ) -> tuple[Found, DynamicCache]:
-        from .head_rows import fetch
+        from .head_rows import fetch_heads
 
         found = find_worth(lane, deadline, self.model_digest, shape, ids, pace, beyond)
         begin = self._clock()
         watch = None if pace is None else Watch(pace, shape.plan.bytes(1), found.tokens, self._clock)
-        tokens, arrays = fetch(lane, deadline, found.namespace, shape, found.tokens, watch)
+        where = (lane, deadline, found.namespace, shape, found.tokens)
+        tokens, arrays = fetch_heads(*where, self._route, watch, found.generation)
         cache = self._torch.cache_of(self._model, shape.layout, self._devices, arrays)
         self._pace.fetched(shape.plan.bytes(tokens), self._clock() - begin)
         return found, cache

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pionkv.client
 import pytest
-from pionkv.client import TransformersCache
+from pionkv.client import TransformersCache, fetching
 from pionkv.client.deadline import Deadline
 from pionkv.client.endpoint import Endpoint
 from pionkv.client.errors import BadReply
-from pionkv.client.head_rows import BITS, HeadRows, fetch
+from pionkv.client.head_rows import BITS, HeadRows, fetch_heads
 from pionkv.client.lane import Lane
 from pionkv.client.plan import make_plan
 from pionkv.client.publish import publish_tokens
 from pionkv.client.reuse import find, name_of
+from pionkv.client.route import Route
 from pionkv.client.shape import ROWS, LayerLayout, ModelLayout, Shape, SideLayout
 from pionkv.kernels.formats import Element
 
@@ -61,16 +62,22 @@ def published(lane: Lane, deadline: Deadline, model: str, rows: HeadRows, ids: l
 
 
 @pytest.mark.parametrize("element", [Element.F32, Element.F16, Element.BF16])
-def test_the_same_bits_come_back(element: Element, lane: Lane, deadline: Deadline, namespace: str) -> None:
+def test_the_same_bits_come_back(
+    element: Element, lane: Lane, deadline: Deadline, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of = shape(element)
     keys, values = arrays(of)
     published(lane, deadline, namespace, HeadRows(of, (keys, values), TOKENS), IDS)
     found = find(lane, deadline, namespace, [*IDS, 5], whole=False)
     assert found is not None and found.tokens == TOKENS
-    _, came = fetch(lane, deadline, found.namespace, of, TOKENS)
-    assert [each.tobytes() for each in came[::2]] == [each.tobytes() for each in keys]
-    assert [each.tobytes() for each in came[1::2]] == [each.tobytes() for each in values]
-    _, part = fetch(lane, deadline, found.namespace, of, 5)
+    monkeypatch.setattr(fetching, "BYTES_A_CONNECTION", 1)
+    for connections in (1, 2):
+        route = Route(connections=connections)
+        _, came = fetch_heads(lane, deadline, found.namespace, of, TOKENS, route, at=found.generation)
+        assert route.used == connections
+        assert [each.tobytes() for each in came[::2]] == [each.tobytes() for each in keys]
+        assert [each.tobytes() for each in came[1::2]] == [each.tobytes() for each in values]
+    _, part = fetch_heads(lane, deadline, found.namespace, of, 5, Route())
     assert part[1].tobytes() == np.ascontiguousarray(values[0][:, :5]).tobytes()
 
 
@@ -86,7 +93,7 @@ def test_other_formats_restore_something_close(
     def numbers(bits: Any) -> Any:
         return (bits.astype(np.uint32) << 16).view(np.float32) if element is Element.BF16 else bits
 
-    for came, sent in zip(fetch(lane, deadline, name, of, TOKENS)[1][::2], keys, strict=True):
+    for came, sent in zip(fetch_heads(lane, deadline, name, of, TOKENS, Route())[1][::2], keys, strict=True):
         assert came.dtype == BITS[element] and came.shape == sent.shape
         np.testing.assert_allclose(numbers(came), numbers(sent), atol=0.3 if vquant == "kivi4" else 0.05)
 
@@ -102,15 +109,15 @@ def test_a_snapshot_is_a_copy_of_what_is_new(lane: Lane, deadline: Deadline, nam
     for each in (*keys, *values):
         each[:] = 0
     name = published(lane, deadline, namespace, copy, IDS)
-    _, came = fetch(lane, deadline, name, of, TOKENS)
+    _, came = fetch_heads(lane, deadline, name, of, TOKENS, Route())
     assert [each.tobytes() for each in came[::2]] == [each.tobytes() for each in wanted]
 
 
 def test_rows_of_another_size_are_refused(lane: Lane, deadline: Deadline, namespace: str) -> None:
     of = shape(Element.F16)
     name = published(lane, deadline, namespace, HeadRows(of, arrays(of), TOKENS), IDS)
-    with pytest.raises(BadReply, match="bytes for rows 0 to 20 of run 0"):
-        fetch(lane, deadline, name, shape(Element.F32), TOKENS)
+    with pytest.raises(BadReply, match="bytes for 21 rows of"):
+        fetch_heads(lane, deadline, name, shape(Element.F32), TOKENS, Route())
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
