@@ -49,7 +49,7 @@ REFUSED = {
     "spec empty value": ("V.CREATE s SCHEMA 1 dim=", "V.CREATE SCHEMA: layer 0 unknown key"),
     "spec head": (
         "V.CREATE s SCHEMA 1 fmt=qserve4,dim=64",
-        "V.CREATE SCHEMA: layer 0 qserve4: dim 64 is not a multiple of head_dim 0",
+        "V.CREATE SCHEMA: layer 0 qserve4 needs head=N (elements of a head)",
     ),
     "spec rope format": (
         "V.CREATE s SCHEMA 1 fmt=bf16_rope_fp8_body,dim=64,rope=64",
