@@ -15,6 +15,7 @@ from plots import ratio_chart
 PAGE = ROOT / "docs" / "benchmarks.md"
 COMPARISONS = {
     "io": "Moving bytes, beside redis-server and a bare socket",
+    "io_16": "The same on a machine of 16 cores",
     "load": "Cost as work grows",
     "workers": "One worker and two",
     "connections": "A large prefix over one connection and over several",
