@@ -29,7 +29,7 @@ class Receiver(Protocol):
     """Where the rows of one layer and side go."""
 
     def place(self, start: int, end: int) -> memoryview:
-        """Writable bytes for rows `start` to `end - 1` in their stored format."""
+        """Writable bytes for rows `start` to `end - 1` in their stored format, valid until the next call."""
 
     def landed(self, start: int, end: int) -> None:
         """Say that those rows have been written there; other receivers may be at work meanwhile."""

@@ -18,6 +18,7 @@ from pionkv.kernels.formats import Element
 
 from .blank import Blank, blanks
 from .errors import BadReply
+from .fetching import Receiver
 from .layout import DTYPES
 from .plan import Attached, Plan
 from .shape import CacheLayout, SideLayout
@@ -31,14 +32,8 @@ _BLOCK_ROWS = 512
 _SHOWN = {Element.F32: mx.float32, Element.F16: mx.float16, Element.BF16: mx.uint16}
 
 
-class Landing(Protocol):
+class Landing(Receiver, Protocol):
     """Where the rows of one layer and side go, and the array they become."""
-
-    def place(self, start: int, end: int) -> memoryview:
-        """Writable bytes for rows `start` to `end - 1` in their stored format, valid until the next call."""
-
-    def landed(self, start: int, end: int) -> None:
-        """Say that those rows have been written there."""
 
     def fill(self, start: int, end: int, rows: memoryview) -> None:
         """Take those rows from where they are instead. Other landings may be filled meanwhile."""

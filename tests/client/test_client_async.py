@@ -144,6 +144,13 @@ def test_a_unix_socket_and_a_server_started_again(tmp_path: Any) -> None:
         process.close()
 
 
+def echoes_second(connection: socket.socket) -> None:
+    """The script of a connection that is sent `ECHO second` only."""
+    greet(connection)
+    read_until(connection, b"second\r\n")
+    connection.sendall(b"$6\r\nsecond\r\n")
+
+
 @pytest.mark.parametrize("half", [b"", b"$5\r\nhe", b"*2\r\n$1\r\na\r\n"])
 def test_a_cancelled_call_ends_its_connection(play: Callable[..., Peer], half: bytes) -> None:
     ended, asked = threading.Event(), threading.Event()
@@ -156,12 +163,7 @@ def test_a_cancelled_call_ends_its_connection(play: Callable[..., Peer], half: b
         assert connection.recv(1) == b""
         ended.set()
 
-    def answers(connection: socket.socket) -> None:
-        greet(connection)
-        read_until(connection, b"second\r\n")
-        connection.sendall(b"$6\r\nsecond\r\n")
-
-    peer = play(silent, answers)
+    peer = play(silent, echoes_second)
 
     async def work() -> None:
         async with AsyncStoreClient(port=peer.port) as client:
@@ -188,12 +190,7 @@ def test_a_cancelled_store_ends_its_connection(play: Callable[..., Peer]) -> Non
             pass
         ended.set()
 
-    def answers(connection: socket.socket) -> None:
-        greet(connection)
-        read_until(connection, b"second\r\n")
-        connection.sendall(b"$6\r\nsecond\r\n")
-
-    peer = play(stuck, answers)
+    peer = play(stuck, echoes_second)
 
     async def work() -> None:
         async with AsyncStoreClient(port=peer.port) as client:

@@ -83,8 +83,10 @@ class Asyncio(Mlx):
 
 class Torch:
     def __init__(self, port: int, folder: Path) -> None:
-        torch = pytest.importorskip("torch")
-        transformers = pytest.importorskip("transformers")
+        torch = pytest.importorskip(
+            "torch", reason="torch is not installed: pip install pionkv[transformers]"
+        )
+        transformers = pytest.importorskip("transformers", reason="transformers is not installed, either")
         torch.set_num_threads(1)
         torch.manual_seed(5)
         sizes = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 300}
