@@ -11,7 +11,7 @@ and there are at most `Limits.array_elements` arguments. Numbers are canonical: 
 Every limit is checked on the header that announces something. Text of errors is Redis' where Redis has one.
 
 Two lanes lead to the same result. By hand, an argument at a time, goes whatever is incomplete, large, inline
-or wrong. A pipeline of small commands that arrived together goes through `batch`, several times faster.
+or wrong. Small commands that have arrived whole go through `batch`, several times faster.
 """
 
 from __future__ import annotations
@@ -39,19 +39,18 @@ _ARRAY_HEADER = re.compile(rb"\*(0|-?[1-9][0-9]{0,18})\r\n").match
 _HEADER_START = re.compile(rb"(-?|0|-?[1-9][0-9]{0,18})\r?").fullmatch
 _BULK_HEADER = re.compile(rb"\$(0|[1-9][0-9]{0,18})\r\n").match
 
-NEXT_WITHIN = 1024
-"""Another command must begin within so many bytes for a batch to be tried."""
-
 
 class RequestParser(Intake[RequestEvent]):
     """Parses what a client sends.
 
     Attributes:
         authenticated: False switches the limits to those for strangers. May be changed between two events.
+        alike: The commands that `take_batch` returned last have one name and one number of arguments.
     """
 
     __slots__ = (
         "authenticated",
+        "alike",
         "_args",
         "_batches",
         "_hopeless",
@@ -79,6 +78,7 @@ class RequestParser(Intake[RequestEvent]):
         """
         super().__init__(large_bulk, limits.inline_bytes)
         self.authenticated = authenticated
+        self.alike = False
         self._limits = limits
         self._args: list[Argument] = []
         self._missing = 0
@@ -111,7 +111,7 @@ class RequestParser(Intake[RequestEvent]):
             if self._head == self._tail or self._args or self._missing or self._body is not None:
                 return []
             return self._parse_batch()
-        commands, self._ready = self._ready, []
+        commands, self._ready, self.alike = self._ready, [], False
         commands.reverse()
         return commands
 
@@ -195,23 +195,20 @@ class RequestParser(Intake[RequestEvent]):
         return Command(args)
 
     def _parse_batch(self) -> list[list[bytes]]:
-        """The commands of the pipeline that begins here, if there is one."""
-        head, tail = self._head, self._tail
+        """The small commands that begin here and have arrived whole."""
+        head = self._head
         if (
             self._hopeless == self._reads
             or not (self._batches and self.authenticated)
-            or self._buffer.find(b"\r\n*", head, min(tail, head + NEXT_WITHIN)) < 0
             or self._buffer[head] != ARRAY
         ):
             return []
-        data = bytes(self._view[head : min(tail, head + batch.LONGEST)])
-        if len(data) < tail - head or data[-1] != LF:
-            data = data[: data.rfind(b"\r\n*") + 2]
-        commands = batch.parse_batch(data)
-        if commands is None:
+        found = batch.parse_batch(bytes(self._view[head : min(self._tail, head + batch.LONGEST)]))
+        if found is None:
             self._hopeless = self._reads
             return []
-        self._head += len(data)
+        commands, self.alike, end = found
+        self._head = head + end
         return commands
 
     # Headers

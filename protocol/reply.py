@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from .errors import CommandError, ProtocolError, UsageError
@@ -40,6 +40,15 @@ def bulk(data: bytes | bytearray | memoryview) -> bytes:
         return b"$%d\r\n%b\r\n" % (len(data), data)
     size = data.nbytes if isinstance(data, memoryview) else len(data)
     return b"".join((b"$%d\r\n" % size, data, CRLF))
+
+
+def bulks(data: Sequence[bytes]) -> bytes:
+    """Bulk strings in a row, one or more."""
+    lengths = {*map(len, data)}
+    if len(lengths) > 1:
+        return b"".join(map(bulk, data))
+    header = bulk_header(lengths.pop())
+    return header + (CRLF + header).join(data) + CRLF
 
 
 def bulk_header(length: int) -> bytes:

@@ -23,6 +23,7 @@ from .admission import check_permission, turned_away
 from .arguments import Argument
 from .clients import lane_of, read_addresses
 from .dispatch import Dispatcher
+from .output import TURN_BYTES
 from .receiving import Receiver, Refused
 from .running import LetIn, Runner, Taken
 from .service import Service
@@ -98,7 +99,7 @@ class Connection(Runner, asyncio.BufferedProtocol):
         self._service.metrics.received[self._lane] += nbytes
         self.client.last_active = self._service.clock()
         self._parser.received(nbytes)
-        self._out.begin_turn()
+        self._out.turn = TURN_BYTES
         self._advance()
 
     def eof_received(self) -> bool:
@@ -219,10 +220,10 @@ class Connection(Runner, asyncio.BufferedProtocol):
         if self._starved_of and not self._feed(self._starved_of):
             return False
         parser, out, client = self._parser, self._out, self.client
-        while not (self._waits or out.blocked or client.closing):
+        while self._task is None and not (out.held or out.blocked or client.closing):
             if self._held is None and (commands := parser.take_batch()):
                 assert isinstance(parser, RequestParser)
-                if (taken := self._run_batch(commands)) < len(commands):
+                if (taken := self._run_batch(commands, alike=parser.alike)) < len(commands):
                     parser.give_back(commands[taken:])
                 elif parser.empty and not self._must_wait:
                     return self._join()

@@ -9,11 +9,10 @@ from typing import Any, TypeAlias
 
 from pionkv.protocol.errors import CommandError
 from pionkv.protocol.table import COMMANDS, CommandSpec
-from pionkv.storage import View
 
 from .arguments import Argument, keyword, shown
 from .clients import Client
-from .keyed import Change, Keyed
+from .keyed import Batch, Change, Keyed
 from .receiving import Receiver
 from .timing import Histogram
 
@@ -26,14 +25,13 @@ Handler: TypeAlias = Callable[[Client, Sequence[Argument]], bytes | Slow]
 Opener: TypeAlias = Callable[[Client, Sequence[Argument], int], Receiver | None]
 """Gets the arguments before a large one, and its length; None lets the parser gather it in memory."""
 
-Glance: TypeAlias = Callable[[Client, Sequence[Argument], View], bytes | Slow]
-"""As a handler, for what only looks at the store, at one moment that several of them share."""
+Several: TypeAlias = Callable[[Client, Sequence[list[bytes]], int], "bytes | None"]
+"""Gets lines of a command, and how many arguments the longest has; answers them in one step, all replies in a
+row. None: they are to be answered one by one.
+"""
 
-Several: TypeAlias = Callable[[Sequence[Sequence[Argument]]], "list[bytes] | None"]
-"""Answers a run of a command, all of its lines at once; None: they are to be answered one by one."""
-
-BRIEF = frozenset({"ECHO", "PING"})
-"""Commands that are answered at once and leave the connection as it was; glances are, too."""
+BRIEF = frozenset({"ECHO", "KV.PREFIX.LOOKUP", "PING"})
+"""Commands that are answered at once, as a rule, and leave the connection as it was."""
 
 SPELLINGS_KEPT = 1024
 ARGUMENTS_SHOWN = 20
@@ -51,23 +49,20 @@ class Entry:
     """Runs it within a transaction, when it works on plain keys alone."""
     changes: bool
     """It may change plain keys."""
-    glance: Glance | None
-    """Runs it on a view of the store that it shares with others, when it only looks."""
+    batch: Batch | None
+    """Runs several lines of it in one step within a transaction."""
     several: Several | None
-    """Answers several of it at once, when it tells the same to all."""
+    """Answers several lines of it in one step, when nothing changes."""
     brief: bool
     """It is not on plain keys, answered at once as a rule, and leaves the connection as it was."""
+    quick: bool
+    """It is either, so that lines of it that came together are taken together."""
     needs_auth: bool
     fewest: int
     most: int
     failures: int = 0
     times: Histogram = field(default_factory=Histogram)
     """How long it took, each time it was run."""
-
-    def fits(self, lines: Sequence[Sequence[Argument]]) -> bool:
-        """The number of arguments of each of these command lines may be right."""
-        sizes = {*map(len, lines)}
-        return self.fewest <= min(sizes) and max(sizes) <= self.most
 
 
 class Dispatcher:
@@ -77,11 +72,10 @@ class Dispatcher:
         self,
         handlers: Mapping[str, Handler],
         openers: Mapping[str, Mapping[int, Opener]],
-        glances: Mapping[str, Glance],
         several: Mapping[str, Several],
     ) -> None:
         self.entries = {
-            name: _entry(COMMANDS[name], handler, openers.get(name, {}), glances.get(name), several.get(name))
+            name: _entry(COMMANDS[name], handler, openers.get(name, {}), several.get(name))
             for name, handler in handlers.items()
         }
         self._containers = {name.partition("|")[0] for name in handlers if "|" in name}
@@ -128,19 +122,20 @@ def _entry(
     spec: CommandSpec,
     handler: Handler,
     openers: Mapping[int, Opener],
-    glance: Glance | None,
     several: Several | None,
 ) -> Entry:
     keyed = handler if isinstance(handler, Keyed) else None
+    brief = spec.name in BRIEF
     return Entry(
         spec,
         handler,
         openers,
         run=keyed.run if keyed is not None else None,
         changes=keyed is not None and keyed.changes,
-        glance=glance,
+        batch=keyed.batch if keyed is not None else None,
         several=several,
-        brief=glance is not None or spec.name in BRIEF,
+        brief=brief,
+        quick=brief or keyed is not None,
         needs_auth="no_auth" not in spec.flags,
         fewest=abs(spec.arity),
         most=spec.arity if spec.arity >= 0 else sys.maxsize,

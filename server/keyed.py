@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from pionkv.protocol import reply
@@ -27,6 +28,8 @@ class Parts(list[bytes | memoryview]):
 Answer: TypeAlias = bytes | Parts
 Read: TypeAlias = Callable[[KeyReader, Sequence[Argument], int], Answer]
 Change: TypeAlias = Callable[[KeyWriter, Sequence[Argument], int], Answer]
+Batch: TypeAlias = "Callable[[KeyWriter, Sequence[list[bytes]], int], Sequence[bytes] | None]"
+"""Runs several lines of a command in one step; None: nothing was done, they are to be run one by one."""
 
 
 class Keyed(ABC):
@@ -34,14 +37,16 @@ class Keyed(ABC):
 
     Attributes:
         run: Runs the command in a transaction that others share.
+        batch: Runs several lines of it there in one step.
     """
 
-    __slots__ = ("run",)
+    __slots__ = ("batch", "run")
     changes: ClassVar[bool]
     """Whether it may change something."""
 
-    def __init__(self, run: Change) -> None:
+    def __init__(self, run: Change, batch: Batch | None = None) -> None:
         self.run = run
+        self.batch = batch
 
     @abstractmethod
     def __call__(self, client: Client, args: Sequence[Argument]) -> bytes | Slow:
@@ -81,10 +86,14 @@ class Changing(Keyed):
         return answer if isinstance(answer, bytes) else send(client, answer)
 
 
-def handlers(reads: Mapping[str, Read], changes: Mapping[str, Change]) -> dict[str, Keyed]:
+def handlers(
+    reads: Mapping[str, Read],
+    changes: Mapping[str, Change],
+    batches: Mapping[str, Batch] = MappingProxyType({}),
+) -> dict[str, Keyed]:
     """The handlers of a family."""
     found: dict[str, Keyed] = {name: Reading(run) for name, run in reads.items()}
-    return found | {name: Changing(run) for name, run in changes.items()}
+    return found | {name: Changing(run, batches.get(name)) for name, run in changes.items()}
 
 
 def values(found: Sequence[bytes | memoryview | None], protocol: int) -> Answer:

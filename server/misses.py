@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pionkv.storage import StorageError, Store
@@ -43,7 +43,7 @@ class Misses:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._waiting: Counter[bytes] = Counter()
+        self._waiting: dict[bytes, int] = {}
         self._recent: dict[bytes, Miss] = {}
 
     @property
@@ -51,16 +51,19 @@ class Misses:
         """The names that were missed last, the last one first."""
         return list(reversed(self._recent.values()))
 
-    def note(self, namespace: bytes) -> None:
-        """A lookup of this name was a miss."""
-        if len(self._waiting) < NAMES_WAITING or namespace in self._waiting:
-            self._waiting[namespace] += 1
-        else:
-            self._metrics.miss_reasons[NOT_EXAMINED] += 1
+    def note(self, names: Iterable[bytes]) -> None:
+        """Lookups of these names were misses."""
+        waiting = self._waiting
+        for name in names:
+            count = waiting.get(name, 0)
+            if count or len(waiting) < NAMES_WAITING:
+                waiting[name] = count + 1
+            else:
+                self._metrics.miss_reasons[NOT_EXAMINED] += 1
 
     def examine(self, store: Store, now: float) -> None:
         """Find out why, as far as that is still to be seen."""
-        waiting, self._waiting = self._waiting, Counter()
+        waiting, self._waiting = self._waiting, {}
         for namespace, count in waiting.items():
             reason = why_missed(store, namespace)
             self._metrics.miss_reasons[reason] += count

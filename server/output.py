@@ -58,13 +58,10 @@ class Output:
         self._pushes: list[bytes] = []
         self._pushed_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._turn = TURN_BYTES
+        self.turn = TURN_BYTES
+        """Bytes that may be sent until others have their turn; anew when the event loop comes round."""
         self._slice = SLICE_BYTES
         self._lane = ""
-
-    def begin_turn(self) -> None:
-        """The event loop has come round to this connection: all others had their turn."""
-        self._turn = TURN_BYTES
 
     def attach(self, transport: asyncio.Transport, lane: str) -> None:
         """Write to `transport` from now on."""
@@ -96,10 +93,6 @@ class Output:
         if self._gathered_bytes > GATHER_BYTES:
             self.flush()
 
-    def write_all(self, replies: list[bytes]) -> None:
-        """Queue complete, small replies."""
-        self.write(b"".join(replies))
-
     def push(self, message: bytes) -> None:
         """Send a message that answers no command, after a reply in parts if one is under way.
 
@@ -130,7 +123,7 @@ class Output:
         if self._transport is None:
             return
         self._metrics.sent[self._lane] += size
-        self._turn -= size
+        self.turn -= size
         if size <= GATHER_BYTES:
             self._transport.write(b"".join(gathered))
         else:
@@ -143,7 +136,7 @@ class Output:
             parts: The reply; they must stay as they are until they have been sent.
             size: Bytes of all of them.
         """
-        if self.blocked or self._turn <= 0 or size > self._slice:
+        if self.blocked or self.turn <= 0 or size > self._slice:
             return False
         if not self.muted:
             self._gathered += parts
@@ -212,11 +205,11 @@ class Output:
         """Wait for a slow peer; and let other connections have their turn, however fast this one is."""
         if self.blocked:
             await self.drained()
-        elif self._turn <= 0:
+        elif self.turn <= 0:
             await asyncio.sleep(0)
         else:
             return
-        self._turn = TURN_BYTES
+        self.turn = TURN_BYTES
 
     async def drained(self) -> None:
         """Wait until the system has taken everything written so far.

@@ -7,7 +7,7 @@ LOOKUP alone saves nothing. What a LOOKUP says about the prefix (TOKENS, PREFILL
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -93,12 +93,18 @@ class Receipt:
 
     def claim(self, namespace: bytes, tokens: int | None, prefill_us: int | None) -> None:
         """A LOOKUP has said how many tokens it is about, or how long they took to compute."""
-        self._claims.pop(namespace, None)
+        self.forget_claims((namespace,))
         if tokens is None and prefill_us is None:
             return
         self._claims[namespace] = Claim(tokens, prefill_us)
         if len(self._claims) > REMEMBERED:
             self._claims.popitem(last=False)
+
+    def forget_claims(self, names: Iterable[bytes]) -> None:
+        """LOOKUPs have said nothing of the kind."""
+        if self._claims:
+            for name in names:
+                self._claims.pop(name, None)
 
     def credit(self, namespace: bytes, tokens: int, prefill_us: int) -> None:
         """A restore has begun.

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple, cast
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 from pionkv.protocol.events import BulkStart
-from pionkv.storage import View
+from pionkv.storage import StorageError
 
 from . import eager
 from .acl import permit
@@ -73,6 +73,8 @@ class Runner(ABC):
         self._task: asyncio.Task[bytes | None] | None = None
         self._calls: list[Run] = []
         """Commands on plain keys that were gathered and not yet run."""
+        self._changes = False
+        """One of them may change something."""
         self._gathered = 0
         """How many they are."""
         self._joined = False
@@ -104,16 +106,25 @@ class Runner(ABC):
 
     # Commands that arrived together
 
-    def _run_batch(self, commands: Sequence[list[bytes]]) -> int:
-        """Run commands until one has to wait; how many were taken."""
+    def _run_batch(self, commands: list[list[bytes]], *, alike: bool) -> int:
+        """Run commands until one has to wait; how many were taken. `alike`: see `RequestParser.alike`."""
         find, taken, plain = self._dispatcher.spelled.get, 0, self._is_plain
-        for name, lines in by_name(commands):
+        for name, lines in by_name(commands, alike=alike):
             entry = find(name) if plain else None
-            if entry is None or not (entry.run or entry.brief) or not self._lets_in(entry, lines):
+            longest = len(lines[0]) if alike else max(map(len, lines))
+            shortest = longest if alike else min(map(len, lines))
+            if (
+                entry is None
+                or not entry.quick
+                or not entry.fewest <= shortest <= longest <= entry.most
+                or not self._lets_in(entry, lines)
+            ):
                 taken += self._take_each(lines)
                 plain = self._is_plain
             else:
                 taken += len(lines)
+                if entry.several and not self._calls and self._run_several(entry, lines, longest):
+                    continue
                 if entry.run is not None:
                     self._gather(entry, lines)
                 elif self._calls and not self._settle():
@@ -125,11 +136,9 @@ class Runner(ABC):
         return taken
 
     def _lets_in(self, entry: Entry, lines: Sequence[list[bytes]]) -> bool:
-        """Whether all of these lines of a command may be run as they are; they are then counted."""
+        """Whether the client may run all of these lines of a command as they are; they are then counted."""
         client = self.client
-        if not entry.fits(lines) or (
-            client.user.restricted and not permit.let_in(client.user, entry.spec, lines)
-        ):
+        if client.user.restricted and not permit.let_in(client.user, entry.spec, lines):
             return False
         count = len(lines)
         client.commands += count
@@ -170,43 +179,44 @@ class Runner(ABC):
         """Keep commands on plain keys until those that come now have been looked at."""
         self._calls.append((entry, lines))
         self._gathered += len(lines)
+        self._changes = self._changes or entry.changes
         if self._gathered >= MOST_CALLS:
             self._settle()
+
+    def _run_several(self, entry: Entry, lines: Sequence[list[bytes]], longest: int) -> bool:
+        """Answer lines of a command in one step; False when they are to be run one by one."""
+        assert entry.several is not None
+        began = perf_counter_ns()
+        try:
+            replies = entry.several(self.client, lines, longest)
+        except (CommandError, StorageError):
+            return False
+        if replies is None:
+            return False
+        self._out.write(replies)
+        self._service.timing.several_took(self.client, entry, lines, perf_counter_ns() - began)
+        return True
 
     def _run_brief(self, entry: Entry, lines: Sequence[list[bytes]]) -> None:
         """Run commands that are answered at once; what follows one that is not is held."""
         client, service, clock = self.client, self._service, perf_counter_ns
         before, began = service.store.commits, clock()
-        if entry.several is not None and (answers := entry.several(lines)) is not None:
-            self._out.write_all(answers)
-            service.timing.took(client, ((entry, lines),), [began, *[clock()] * len(lines)])
-            return
         # Written with an eye on speed: this loop is what a small command costs.
         answers, times = [], [began]
         slow: Slow | None = None
-        glance = entry.glance if service.tier is None else None  # a tier may have to bring what it would miss
-        view: View | None = None
-        try:
-            for words in lines:
-                try:
-                    if glance is None:
-                        result = entry.handler(client, words)
-                    else:
-                        view = view or service.store.view()
-                        result = glance(client, words, view)
-                except Exception as error:
-                    result = self._error(entry, error)
-                if type(result) is not bytes:
-                    slow = cast("Slow", result)
-                    break
-                answers.append(result)
-                times.append(clock())
-        finally:
-            if view is not None:
-                view.close()
+        for words in lines:
+            try:
+                result = entry.handler(client, words)
+            except Exception as error:
+                result = self._error(entry, error)
+            if type(result) is not bytes:
+                slow = cast("Slow", result)
+                break
+            answers.append(result)
+            times.append(clock())
         done = len(answers)
         if done:
-            self._out.write_all(answers)
+            self._out.write(b"".join(answers))
             service.timing.took(client, ((entry, lines[:done]),), times)
         if slow is not None:
             if done + 1 < len(lines):
@@ -249,7 +259,7 @@ class Runner(ABC):
             return self._settle()
         if self._joined:
             return True
-        if not any(entry.changes for entry, _ in self._calls):
+        if not self._changes:
             return self._settle()
         self._joined = True
         self._service.group.add(self)
@@ -257,7 +267,7 @@ class Runner(ABC):
 
     def ready_calls(self) -> Calls:
         """The gathered calls, unless they cannot be answered now."""
-        return Calls(self.client, () if self._waits or self._out.blocked else self._calls)
+        return Calls(self.client, () if self._waits or self._out.blocked else self._calls, self._changes)
 
     def take_answers(self, results: Results, before: int) -> None:
         """The gathered calls have been run, the first of them at least; `before` as for `Gate.close`."""
@@ -271,7 +281,7 @@ class Runner(ABC):
         store = self._service.store
         while self._calls and not self._waits and not self._out.blocked:
             before = store.commits
-            (results,) = run(store.keyspace, (Calls(self.client, self._calls),))
+            (results,) = run(store.keyspace, (Calls(self.client, self._calls, self._changes),))
             self._answer(results, before)
         return not (self._calls or self._waits)
 
@@ -282,17 +292,21 @@ class Runner(ABC):
         if not answers:
             return
         if len(answers) == self._gathered:
-            done, self._calls = self._calls, []
+            done, self._calls, self._changes = self._calls, [], False
         else:
             done, self._calls = split(self._calls, len(answers))
         self._gathered -= len(answers)
         # An answer in parts is the last one of a run.
         parts = answers.pop() if isinstance(answers[-1], list) else None
         ran, last = split(done, len(answers)) if parts is not None else (done, [])
-        self._out.write_all(
-            answers  # type: ignore[arg-type]
-            if {*map(type, answers)} == {bytes}
-            else [self._reply(entry, answer) for entry, answer in zip(entries_of(ran), answers, strict=True)]
+        self._out.write(
+            b"".join(
+                cast("list[bytes]", answers)
+                if {*map(type, answers)} == {bytes}
+                else [
+                    self._reply(entry, answer) for entry, answer in zip(entries_of(ran), answers, strict=True)
+                ]
+            )
         )
         if answers:
             self._service.timing.took(self.client, ran, times[: len(answers) + 1])

@@ -22,10 +22,11 @@ Run: TypeAlias = "tuple[Entry, Sequence[Sequence[Argument]]]"
 _name = itemgetter(0)
 
 
-def by_name(commands: Iterable[list[bytes]]) -> Iterator[tuple[bytes, list[list[bytes]]]]:
-    """Neighbours that have one name, letter by letter."""
-    for name, same in groupby(commands, _name):
-        yield name, [*same]
+def by_name(commands: list[list[bytes]], *, alike: bool) -> list[tuple[bytes, list[list[bytes]]]]:
+    """Neighbours that have one name, letter by letter; `alike`: all of them have."""
+    if alike:
+        return [(commands[0][0], commands)]
+    return [(name, [*same]) for name, same in groupby(commands, _name)]
 
 
 def number_of(runs: Iterable[Run]) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -136,14 +136,15 @@ class Service:
                 found[name] = times, numbers.get(f"failed:{name}", 0)
         return found
 
-    def missed(self, namespace: bytes | None = None) -> None:
-        """A lookup found nothing: of a namespace, or of any with some tokens."""
-        self.metrics.misses += 1
-        self.receipt.totals.misses += 1
-        if namespace is None:
-            self.metrics.miss_reasons[NO_MATCH] += 1
+    def missed(self, names: Sequence[bytes] = ()) -> None:
+        """Lookups found nothing: of these namespaces, or one of any with some tokens."""
+        count = len(names) or 1
+        self.metrics.misses += count
+        self.receipt.totals.misses += count
+        if names:
+            self.misses.note(names)
         else:
-            self.misses.note(namespace)
+            self.metrics.miss_reasons[NO_MATCH] += 1
 
     def clients(self) -> int:
         """Connections of all workers."""

@@ -122,6 +122,7 @@ class Timing:
         self._slow_ns = slower_than_us * NS_A_MICROSECOND if slower_than_us >= 0 else NEVER
         self._spike_ns = spike_ms * NS_A_MILLISECOND if spike_ms > 0 else NEVER
         self.notable_ns = min(self._slow_ns, self._spike_ns)
+        self._summed_ns = min(self.notable_ns, NS_A_MILLISECOND)
         if kept != self.slow.maxlen:
             self.slow = deque(list(self.slow)[:kept], maxlen=kept)
 
@@ -136,7 +137,7 @@ class Timing:
             runs: The commands.
             times: On the clock, nanoseconds: when the first was begun, and when each of them was done.
         """
-        if times[-1] - times[0] < min(self.notable_ns, NS_A_MILLISECOND):
+        if times[-1] - times[0] < self._summed_ns:
             at = 0
             for entry, lines in runs:
                 begun, at = at, at + len(lines)
@@ -145,6 +146,17 @@ class Timing:
         ran = ((entry, args) for entry, lines in runs for args in lines)
         for (entry, args), (begun, done) in zip(ran, pairwise(times), strict=True):
             self.one_took(client, entry, args, done - begun)
+
+    def several_took(
+        self, client: Client, entry: Entry, lines: Sequence[Sequence[Argument]], ns: int
+    ) -> None:
+        """Lines of a command took so long in one step; if that is notable, it is the first one's time."""
+        if ns < self._summed_ns:
+            entry.times.add_many(len(lines), ns)
+            return
+        for line in lines:
+            self.one_took(client, entry, line, ns)
+            ns = 0
 
     def one_took(self, client: Client, entry: Entry, args: Sequence[Argument], ns: int) -> None:
         """A command took so long."""

@@ -23,20 +23,32 @@ from .keyed import Answer, Change
 from .runs import Run, number_of
 
 if TYPE_CHECKING:
+    from .arguments import Argument
     from .clients import Client
+    from .dispatch import Entry
 
 MOST_CALLS = 512
 """A connection gathers about so many commands; a commit of several connections begins with as many."""
+
+LINES_AT_ONCE = 64
+"""So many lines of one command are run in one step; what they answer is small."""
 
 ANSWER_BYTES = 1 << 17
 """With so many bytes of answers a run ends early: a peer that does not read shall not fill the memory."""
 
 
 class Calls(NamedTuple):
-    """Commands on plain keys that a client has gathered, in its order."""
+    """Commands on plain keys that a client has gathered, in its order.
+
+    Attributes:
+        client: The client.
+        runs: The commands.
+        changes: Whether one of them may change something.
+    """
 
     client: Client
     runs: Sequence[Run]
+    changes: bool
 
 
 class Results(NamedTuple):
@@ -72,24 +84,24 @@ def run(keyspace: Keyspace, batch: Sequence[Calls]) -> list[Results]:
         them, at least one.
     """
     began = perf_counter_ns()
-    if not any(runs for _, runs in batch):
+    if not any([calls.runs for calls in batch]):
         return [Results([], [began]) for _ in batch]
     try:
-        if any(entry.changes for _, runs in batch for entry, _ in runs):
+        if any([calls.changes for calls in batch]):
             return keyspace.change(lambda keys: _run_within(keys, batch))
         return keyspace.read(lambda keys: _run_within(keys, batch))
     except Exception as error:
-        if sum(number_of(runs) for _, runs in batch) == 1:
+        if sum(number_of(calls.runs) for calls in batch) == 1:
             times = [began, perf_counter_ns()]
-            return [Results([error], times) if runs else Results([], times) for _, runs in batch]
+            return [Results([error], times) if calls.runs else Results([], times) for calls in batch]
     return _run_one_by_one(keyspace, batch)
 
 
 def _run_one_by_one(keyspace: Keyspace, batch: Sequence[Calls]) -> list[Results]:
     found = [Results([], [perf_counter_ns()]) for _ in batch]
-    for (client, runs), results in zip(batch, found, strict=True):
+    for (client, runs, _), results in zip(batch, found, strict=True):
         for entry, line in ((entry, line) for entry, lines in runs for line in lines):
-            ((answers, times),) = run(keyspace, (Calls(client, ((entry, (line,)),)),))
+            ((answers, times),) = run(keyspace, (Calls(client, ((entry, (line,)),), entry.changes),))
             results.answers.extend(answers)
             results.times.append(times[-1])
             if _room_for(answers[0]) >= ANSWER_BYTES:
@@ -108,7 +120,7 @@ def _run_within(keys: KeyReader, batch: Sequence[Calls]) -> list[Results]:
     """Run calls in a transaction. Raises what a command raises after it has changed something."""
     found: list[Results] = []
     uses, room = keys.uses, ANSWER_BYTES
-    for client, runs in batch:
+    for client, runs, _ in batch:
         answers: list[Answer | Exception] = []
         times = [perf_counter_ns()]
         found.append(Results(answers, times))
@@ -127,30 +139,72 @@ def _run_of_client(
     room: int,
 ) -> int:
     """Run calls of one client; how much room is left."""
-    # Written with an eye on speed: this loop is what a small command costs.
     answers, times = results
     # Only reads are run on a snapshot.
     writer = cast(KeyWriter, keys)
-    changed = keys.writer if isinstance(keys, KeyWriter) else None
-    before = 0
     for entry, lines in runs:
-        command = cast("Change", entry.run)
-        for args in lines:
-            if changed is not None:
-                before = changed.changes
-            try:
-                answer: Answer | Exception = command(writer, args, protocol)
-            except (PageGone, PageCorrupt):
-                raise
-            except (CommandError, StorageError) as error:
-                if changed is not None and changed.changes != before:
-                    raise
-                answer = error
-            answers.append(answer)
-            times.append(perf_counter_ns())
-            room -= len(answer) if type(answer) is bytes else _room_for(answer)
+        for start in range(0, len(lines), LINES_AT_ONCE):
+            part = lines[start : start + LINES_AT_ONCE]
+            found = _run_at_once(writer, protocol, entry, part) if len(part) > 1 else None
+            if found is None:
+                room = _run_each(writer, protocol, (entry, part), results, room)
+            else:
+                answers += found
+                times += [perf_counter_ns()] * len(found)
+                room -= sum(map(len, found))
             if room <= 0:
                 return room
+    return room
+
+
+def _run_at_once(
+    keys: KeyWriter, protocol: int, entry: Entry, lines: Sequence[Sequence[Argument]]
+) -> Sequence[bytes] | None:
+    """Run lines that arrived together in one step; None when nothing was done."""
+    if entry.batch is None:
+        return None
+    writer = keys.writer if isinstance(keys, KeyWriter) else None
+    before = writer.changes if writer is not None else 0
+    try:
+        return entry.batch(keys, cast("Sequence[list[bytes]]", lines), protocol)
+    except (PageGone, PageCorrupt):
+        raise
+    except (CommandError, StorageError):
+        if writer is not None and writer.changes != before:
+            raise
+        return None
+
+
+def _run_each(
+    keys: KeyWriter,
+    protocol: int,
+    run: Run,
+    results: tuple[list[Answer | Exception], list[int]],
+    room: int,
+) -> int:
+    """Run lines one after the other; how much room is left."""
+    # Written with an eye on speed: this loop is what a small command costs.
+    entry, lines = run
+    answers, times = results
+    command = cast("Change", entry.run)
+    writer = keys.writer if isinstance(keys, KeyWriter) else None
+    before = 0
+    for args in lines:
+        if writer is not None:
+            before = writer.changes
+        try:
+            answer: Answer | Exception = command(keys, args, protocol)
+        except (PageGone, PageCorrupt):
+            raise
+        except (CommandError, StorageError) as error:
+            if writer is not None and writer.changes != before:
+                raise
+            answer = error
+        answers.append(answer)
+        times.append(perf_counter_ns())
+        room -= len(answer) if type(answer) is bytes else _room_for(answer)
+        if room <= 0:
+            break
     return room
 
 

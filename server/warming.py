@@ -10,12 +10,14 @@ import threading
 from collections.abc import Callable
 
 from pionkv.kernels import LAYER_FORMATS, LayerSpec, warm_up
+from pionkv.protocol import batch
 
+from .compiled import compile_scan
 from .logs import logger
 
 
 class KernelLoader:
-    """Runs one kernel of each family once, in a thread of its own.
+    """Loads, in a thread of its own, the loop that finds commands, and then one kernel of each family.
 
     Attributes:
         afterwards: Called by the thread when all are loaded.
@@ -42,6 +44,7 @@ class KernelLoader:
         return spec.details.family in self._loaded
 
     def _run(self) -> None:
+        batch.use(compile_scan())
         for family, formats in _by_family().items():
             if self._stop.is_set():
                 break

@@ -2,7 +2,6 @@
 
 from .accounts import EVERYTHING, LONGEST_TENANT, Account, Listing, tag_of, tenant_of
 from .bases import PrefixPlan
-from .catalog import Reader as View
 from .claims import Answer as ClaimAnswer
 from .errors import (
     BadOrder,
@@ -138,7 +137,6 @@ __all__ = [
     "UnknownSession",
     "UnknownSnapshot",
     "Untold",
-    "View",
     "Write",
     "WriteClosed",
 ]

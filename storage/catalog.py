@@ -341,6 +341,12 @@ class Catalog:
         except lmdb.Error as error:
             raise CatalogCorrupt(str(error)) from error
 
+    @property
+    def state(self) -> int:
+        """The number of the last transaction of any process."""
+        with self.snapshot() as reader:
+            return reader.state
+
     def write(self, change: Callable[[Writer], T], *, reuse: bool = False, counts: bool = True) -> T:
         """Run `change` in the write transaction and commit.
 

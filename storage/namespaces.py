@@ -141,24 +141,27 @@ def view_session(engine: Engine, sid: bytes, at: int | None) -> SessionView:
         return _session_view(engine.readable(reader, sid, at))
 
 
-def lookup(engine: Engine, namespace: bytes, view: Reader | None = None) -> NamespaceRecord | None:
-    """See `Store.lookup`."""
-    if view is None:
-        with engine.catalog.snapshot() as reader:
-            return lookup(engine, namespace, reader)
-    known = engine.lookups.of(view.state)
-    record = known[namespace] if namespace in known else _look_up(engine, namespace, view)
-    if record is None or record.has_expired(now := engine.clock()):
-        return None
-    engine.usage.note(record.unit, now)
-    return record
+def lookups(engine: Engine, names: Iterable[bytes]) -> list[NamespaceRecord | None]:
+    """See `Store.lookups`."""
+    now, note = engine.clock(), engine.usage.note
+    found: list[NamespaceRecord | None] = []
+    with engine.catalog.snapshot() as reader:
+        known = engine.lookups.of(reader.state)
+        for name in names:
+            record = known[name] if name in known else _look_up(engine, name, reader)
+            if record is None or record.has_expired(now):
+                found.append(None)
+            else:
+                note(record.unit, now)
+                found.append(record)
+    return found
 
 
-def _look_up(engine: Engine, namespace: bytes, view: Reader) -> NamespaceRecord | None:
+def _look_up(engine: Engine, namespace: bytes, reader: Reader) -> NamespaceRecord | None:
     """The namespace if it can be restored as long as it has not expired, known from now on."""
     key = key_of(unit_of_namespace(namespace))
-    raw = view.get("namespaces", key)
-    record = None if raw is None or view.get("quarantine", key) is not None else _decoded(raw)
+    raw = reader.get("namespaces", key)
+    record = None if raw is None or reader.get("quarantine", key) is not None else _decoded(raw)
     if record is not None and not record.is_hit:
         record = None
     engine.lookups.add(namespace, record)

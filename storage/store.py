@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from . import accounts, claims, namespaces, prompts, read, snapshots, states, write
 from .accounts import EVERYTHING, Account, Listing
-from .catalog import Reader as View
 from .compact import compact
 from .engine import Engine
 from .errors import NoSpace
@@ -191,17 +190,17 @@ class Store(PrefixCalls, TierCalls):
         """Sessions whose names begin so, in order. Changes made meanwhile may or may not be seen."""
         return namespaces.iter_sessions(self._engine, tag)
 
-    def view(self) -> View:
-        """`with store.view() as view`: one moment of the store, for several lookups in a row."""
-        return self._engine.catalog.snapshot()
-
-    def lookup(self, namespace: bytes, view: View | None = None) -> NamespaceRecord | None:
+    def lookup(self, namespace: bytes) -> NamespaceRecord | None:
         """The namespace if it can be restored, else None; a shared object, not to be changed.
 
         It can when both sides hold the same number of rows (> 0) in the same layers, or when it holds state
         blobs and no rows at all; and it has not expired and is not quarantined.
         """
-        return namespaces.lookup(self._engine, namespace, view)
+        return self.lookups((namespace,))[0]
+
+    def lookups(self, names: Iterable[bytes]) -> list[NamespaceRecord | None]:
+        """`lookup` of several namespaces, at one moment."""
+        return namespaces.lookups(self._engine, names)
 
     def match(
         self,

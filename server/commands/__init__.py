@@ -58,4 +58,4 @@ def make_dispatcher() -> Dispatcher:
         name: tiered(name, handler) for family in _FAMILIES for name, handler in family.HANDLERS.items()
     }
     openers = vstorebatch.OPENERS | states.OPENERS | strings.OPENERS | attend_forms.OPENERS | attend.OPENERS
-    return Dispatcher(handlers, openers, prefix_claim.GLANCES, connection.SEVERAL)
+    return Dispatcher(handlers, openers, connection.SEVERAL | prefix.SEVERAL | strings.SEVERAL)

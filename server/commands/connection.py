@@ -37,9 +37,9 @@ def ping(client: Client, args: Sequence[Argument]) -> bytes:
     raise CommandError("ERR", "wrong number of arguments for 'ping' command")
 
 
-def pings(lines: Sequence[Sequence[Argument]]) -> list[bytes] | None:
+def pings(client: Client, lines: Sequence[list[bytes]], longest: int) -> bytes | None:
     """PING, several times, without a message, of a client that does not listen."""
-    return [PONG] * len(lines) if max(map(len, lines)) == 1 else None
+    return PONG * len(lines) if longest == 1 else None
 
 
 def echo(client: Client, args: Sequence[Argument]) -> bytes:

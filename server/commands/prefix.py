@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import MODEL_BYTES, Schema, StaleGeneration, StoreInfo, View
+from pionkv.storage import MODEL_BYTES, Schema, StaleGeneration, StoreInfo
 
 from ..arguments import Argument, Cursor, blob, integer, integer_within, keyword, shown
 from ..clients import Client
-from ..dispatch import Handler, Slow
+from ..dispatch import Handler, Several, Slow
 from ..metrics import Metrics
 from ..schemas import for_keys, per_layer, uniform
 
@@ -144,20 +144,36 @@ class Question:
 NOTHING_MORE = Question()
 
 
-def lookup(client: Client, args: Sequence[Argument], view: View | None = None) -> bytes:
+def lookup(client: Client, args: Sequence[Argument]) -> bytes:
     """KV.PREFIX.LOOKUP ns [TOKENS n] [PREFILL_MS ms] [AT generation]: HIT when its rows can be restored."""
     asked = _question(client, Cursor(args, 2)) if len(args) > 2 else NOTHING_MORE
     service, namespace = client.service, blob(args[1])
-    found = service.store.lookup(namespace, view)
+    found = service.store.lookup(namespace)
     generation = found.generation if found is not None else 0
     if asked.at is not None and generation != asked.at:
         raise StaleGeneration(namespace, generation, asked.at)
     if found is None:
-        service.missed(namespace)
+        service.missed((namespace,))
         return MISS
     service.metrics.hits += 1
     service.receipt.claim(namespace, asked.tokens, asked.prefill_us)
     return HIT
+
+
+def lookups(client: Client, lines: Sequence[list[bytes]], longest: int) -> bytes | None:
+    """KV.PREFIX.LOOKUP, several times, without options, at one moment."""
+    service = client.service
+    # A tier may have to bring what would be a miss here.
+    if service.tier is not None or longest > 2:
+        return None
+    names = [name for _, name in lines]
+    found = service.store.lookups(names)
+    if misses := [name for name, record in zip(names, found, strict=True) if record is None]:
+        service.missed(misses)
+    if len(misses) < len(names):
+        service.metrics.hits += len(names) - len(misses)
+        service.receipt.forget_claims(record.namespace for record in found if record is not None)
+    return b"".join([MISS if record is None else HIT for record in found])
 
 
 def _question(client: Client, cursor: Cursor) -> Question:
@@ -263,3 +279,4 @@ HANDLERS: dict[str, Handler] = {
     "KV.PREFIX.INFO": info,
     REGISTER: register,
 }
+SEVERAL: dict[str, Several] = {LOOKUP: lookups}

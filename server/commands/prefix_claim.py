@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pionkv.protocol import reply
-from pionkv.storage import ClaimAnswer, View
+from pionkv.storage import ClaimAnswer
 
 from ..arguments import Argument, integer_within
 from ..clients import Client
-from ..dispatch import Glance, Handler, Slow
+from ..dispatch import Handler, Slow
 from .prefix import LOOKUP, checked_name
 from .prefix import lookup as lookup_now
 
@@ -71,10 +71,10 @@ async def _claim_everywhere(client: Client, tier: TierLink, namespace: bytes, se
     return reply.simple(answer.value)
 
 
-def lookup(client: Client, args: Sequence[Argument], view: View | None = None) -> bytes | Slow:
+def lookup(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     """KV.PREFIX.LOOKUP ns [options] [WAIT ms]: see `prefix.lookup`; with WAIT it may take its time."""
     if len(args) < 4 or bytes(args[-2]).upper() != b"WAIT":  # type: ignore[arg-type]
-        return lookup_now(client, args, view)
+        return lookup_now(client, args)
     wait = integer_within(args[-1], 0, WAIT_MS, f"WAIT out of range (0..{WAIT_MS})")
     return _wait(client, args[:-2], wait / 1000)
 
@@ -98,4 +98,3 @@ async def _wait(client: Client, args: Sequence[Argument], seconds: float) -> byt
 
 
 HANDLERS: dict[str, Handler] = {CLAIM: claim, LOOKUP: lookup}
-GLANCES: dict[str, Glance] = {LOOKUP: lookup}

@@ -14,9 +14,10 @@ from pionkv.storage.keyspace.numbers import INT64_MIN
 from pionkv.storage.keyspace.strings import Condition
 
 from ..arguments import Argument, Cursor, blob, integer, pairs
+from ..clients import Client
 from ..deadlines import UNITS, Unit, deadline
-from ..dispatch import Opener
-from ..keyed import Answer, Change, Read, handlers, value, values
+from ..dispatch import Opener, Several
+from ..keyed import Answer, Batch, Change, Read, handlers, value, values
 from ..values import data, open_value
 
 OK = reply.OK
@@ -27,6 +28,13 @@ def get(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
     """GET key."""
     found = strings.get(keys, blob(args[1]))
     return reply.bulk(found) if type(found) is bytes else value(found, protocol)
+
+
+def gets(client: Client, lines: Sequence[list[bytes]], longest: int) -> bytes | None:
+    """GET, several times, of short strings that were found before."""
+    keyspace = client.service.store.keyspace
+    found = keyspace.known_values([name for _, name in lines], note_use=not client.no_touch)
+    return None if found is None else reply.bulks(found)
 
 
 def get_range(keys: KeyReader, args: Sequence[Argument], protocol: int) -> Answer:
@@ -114,6 +122,17 @@ def put(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
     if options.answers_old:
         return value(old, protocol)
     return OK if done else reply.null(protocol)
+
+
+def puts(keys: KeyWriter, lines: Sequence[list[bytes]], protocol: int) -> Sequence[bytes] | None:
+    """SET, several times, without options: of a key that is set again only the last value is stored."""
+    try:
+        last = {name: given for _, name, given in lines}
+    except ValueError:
+        return None
+    for name, given in last.items():
+        strings.put(keys, name, given)
+    return [OK] * len(lines)
 
 
 def put_new(keys: KeyWriter, args: Sequence[Argument], protocol: int) -> Answer:
@@ -248,7 +267,9 @@ CHANGES: dict[str, Change] = {
     "SETNX": put_new,
     "SETRANGE": set_range,
 }
-HANDLERS = handlers(READS, CHANGES)
+BATCHES: dict[str, Batch] = {"SET": puts}
+HANDLERS = handlers(READS, CHANGES, BATCHES)
+SEVERAL: dict[str, Several] = {"GET": gets}
 OPENERS: dict[str, dict[int, Opener]] = {
     **{name: {2: open_value} for name in ("GETSET", "SET", "SETNX")},
     **{name: {3: open_value} for name in ("PSETEX", "SETEX")},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -91,6 +91,26 @@ class Keyspace:
             except PageCorrupt as error:
                 raise DamagedValue(str(error)) from error
         raise AssertionError("unreachable")
+
+    def known_values(self, names: Sequence[bytes], *, note_use: bool = True) -> list[bytes] | None:
+        """The values of strings; None unless all are short, not empty, without an end, and found before.
+
+        What was found in another state of the catalog is not known any more: this one may be different.
+        """
+        known = self._known.of(self._engine.catalog.state)
+        try:
+            entries = [known[name] for name in names]
+        except KeyError:
+            return None
+        # What has no value in its record is no short string.
+        values = [entry.value for entry in entries if not entry.deadline]
+        if len(values) < len(names) or not all(values):
+            return None
+        if note_use and (uses := self._noting()) is not None:
+            seconds = int(self._engine.clock())
+            for name in {*names}:
+                uses[place_of(name)] = seconds
+        return values
 
     def change(self, change: Callable[[KeyWriter], T]) -> T:
         """Run `change` as one transaction; when it raises, nothing of it is done.

@@ -1,8 +1,8 @@
 """How fast requests and replies are parsed, without a socket: ours beside the alternatives.
 
-Pipelines of small commands go through hiredis, with a proof that nothing but commands was in them. The peers
-say what that is worth and what it costs: our own lane in plain Python, which handles all that is not a
-pipeline, and `hiredis.Reader` alone, which is faster and accepts what must be refused. Large bodies go to a
+Small commands go through hiredis, once a compiled loop has found where they end and that they are nothing
+else. The peers say what that is worth and what it costs: our own lane in plain Python, which handles all the
+rest, and `hiredis.Reader` alone, which is faster and accepts what must be refused. Large bodies go to a
 buffer of the caller; the peers are a plain copy, and hiredis, which makes a new object of each body.
 """
 
@@ -15,11 +15,12 @@ from functools import partial
 
 import hiredis
 from harness import Row, interleaved, rate_row, write_results
-from pionkv.protocol import reply
+from pionkv.protocol import batch, reply
 from pionkv.protocol.events import NEED_DATA, BulkStart, ReplyBulkStart
 from pionkv.protocol.parser import RequestParser
 from pionkv.protocol.parser_replies import ReplyParser
 from pionkv.protocol.request import Word, encode_command
+from pionkv.server.compiled import compile_scan
 
 MIB = 1 << 20
 BY_HAND = 8 * 1024
@@ -118,6 +119,7 @@ def bodies(size: int, rounds: int) -> list[Row]:
 
 def main() -> None:
     """Measure everything and write `docs/results/parser.json`."""
+    batch.use(compile_scan())
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rounds", type=int, default=9)
     arguments.add_argument("--commands", type=int, default=30_000, help="commands of each kind in a round")

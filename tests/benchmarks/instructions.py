@@ -17,10 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pionkv.protocol import batch
 from pionkv.protocol.request import encode_command
 from pionkv.server import timing
 from pionkv.server.app import store_options
 from pionkv.server.commands import make_dispatcher
+from pionkv.server.compiled import compile_scan
 from pionkv.server.config import Settings
 from pionkv.server.connection import Connection
 from pionkv.server.service import Service
@@ -76,6 +78,7 @@ def encoded(*words: bytes | str | int) -> bytes:
 async def run(work: str, rounds: int, folder: Path) -> None:
     # Valgrind is dozens of times slower than the machine: what is quick would count as slow.
     timing.NS_A_MILLISECOND = timing.NEVER
+    batch.use(compile_scan())
     settings = Settings(data_dir=folder, slowlog_log_slower_than=-1)
     store = Store.open(folder, store_options(settings))
     service, dispatcher = Service(settings, store, asyncio.get_running_loop()), make_dispatcher()

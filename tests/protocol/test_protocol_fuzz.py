@@ -5,8 +5,11 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pionkv.protocol.batch import parse_batch
+from pionkv.protocol.scanning import scan
+from pionkv.server.compiled import compile_scan
 from protocol_dialogue import BY_HAND, command, commands, pieces, replies
 
+COMPILED = compile_scan()
 WORDS = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
 WIRE_ALPHABET = b"*$~%>|=+-:_#,(!\r\n0123459aP"
 
@@ -27,10 +30,14 @@ GARBAGE = st.one_of(
 )
 
 
+def encoded(pipeline: list[list[bytes]]) -> bytes:
+    return b"".join(command(*words) for words in pipeline)
+
+
 @st.composite
 def damaged_pipelines(draw: st.DrawFn) -> bytes:
     """Several commands, with a few bytes changed, inserted or taken out."""
-    wire = bytearray(b"".join(command(*words) for words in draw(st.lists(WORDS, min_size=2, max_size=6))))
+    wire = bytearray(encoded(draw(st.lists(WORDS, min_size=2, max_size=6))))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(wire) - 1))
         wire[at : at + draw(st.integers(0, 2))] = draw(
@@ -65,21 +72,16 @@ def test_garbage_in_replies(case: tuple[bytes, list[bytes]]) -> None:
 
 @given(st.lists(WORDS, max_size=30), st.data())
 def test_every_pipeline_is_understood(pipeline: list[list[bytes]], data: st.DataObject) -> None:
-    wire = b"".join(command(*words) for words in pipeline)
+    wire = encoded(pipeline)
     chunks = pieces(wire, data.draw(st.lists(st.integers(0, len(wire)), max_size=4)))
     assert commands(*chunks) == pipeline
 
 
 @given(st.lists(WORDS, min_size=1, max_size=30))
 def test_batches_of_whole_commands(pipeline: list[list[bytes]]) -> None:
-    parsed = parse_batch(b"".join(command(*words) for words in pipeline))
-    huge = any(
-        b"*" in word or b"~" in word or b">" in word or b"|" in word or b"%" in word
-        for words in pipeline
-        for word in words
-    )
-    assert parsed is not None or huge
-    assert parsed is None or parsed == pipeline
+    wire = encoded(pipeline)
+    alike = len({(words[0], len(words)) for words in pipeline}) == 1
+    assert parse_batch(wire) == (pipeline, alike, len(wire))
 
 
 @given(st.one_of(GARBAGE, damaged_pipelines()))
@@ -96,9 +98,25 @@ def test_batches_of_whole_commands(pipeline: list[list[bytes]]) -> None:
 @settings(max_examples=1000)
 def test_a_batch_is_what_parsing_by_hand_gives(wire: bytes) -> None:
     parsed = parse_batch(wire)
-    assert parsed is None or parsed == commands(wire, **BY_HAND)
+    if parsed is not None:
+        found, _, end = parsed
+        assert found == commands(wire[:end], **BY_HAND)
+        assert commands(wire[end:], **BY_HAND) == commands(wire, **BY_HAND)[len(found) :]
+
+
+@given(
+    st.one_of(GARBAGE, damaged_pipelines(), st.lists(WORDS, max_size=30).map(encoded)), st.integers(0, 300)
+)
+@example(b"*1\r\n$99999\r\n", 300)
+@example(b"*99999\r\n" + b"$0\r\n\r\n" * 20, 300)
+@example(b"*1\r\n$4\r\nPING\r\n" * 1200, 1 << 20)
+@settings(max_examples=2000)
+def test_compiled_it_finds_the_same(wire: bytes, size: int) -> None:
+    size = min(size, len(wire))
+    assert COMPILED(wire, size) == scan(wire, size) == scan(wire[:size], size)
 
 
 def test_a_batch_allocates_nothing_for_large_headers() -> None:
     for header in (b"*4000000000\r\n", b"~4000000000\r\n", b">99999\r\n", b"|99999\r\n"):
         assert parse_batch(b"*2\r\n" + header) is None
+        assert parse_batch(header) is None

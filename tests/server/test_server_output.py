@@ -65,7 +65,7 @@ def test_a_reply_of_a_slice_leaves_in_one_write_after_what_was_gathered(loop) ->
 def test_a_longer_one_has_to_be_sliced(plain, most, loop) -> None:
     output, transport = attached(loop, plain=plain)
     assert whole(output, bytes(most))
-    output.begin_turn()
+    output.turn = TURN_BYTES
     assert not whole(output, bytes(most + 1)) and len(transport.writes) == 1
 
 
@@ -73,7 +73,7 @@ def test_others_have_their_turn_and_a_new_one_begins_with_the_next_event(loop) -
     output, transport = attached(loop)
     data = bytes(TURN_BYTES // 4)
     assert [whole(output, data) for _ in range(5)] == [True] * 4 + [False]
-    output.begin_turn()
+    output.turn = TURN_BYTES
     assert whole(output, data) and len(transport.writes) == 5
 
 

@@ -78,6 +78,55 @@ def test_when_room_runs_out_what_fits_is_stored(start_local: Any) -> None:
     assert replies == [1, "OK", 1000]
 
 
+def test_a_run_of_sets_keeps_the_last_value_of_each_key(server: Any, wire: Any) -> None:
+    assert pipeline(wire, ("HSET", "h", "f", "v"), ("SET", "ends", "1", "PX", 100_000), ("SET", "big", LARGE))
+    sets = [("SET", f"k{i % 5}", f"v{i}") for i in range(150)]
+    sets += [("SET", "h", "string now"), ("SET", "ends", "never"), ("SET", "big", "small"), ("SET", "k0", "")]
+    assert pipeline(wire, *sets) == ["OK"] * len(sets)
+    names = ["k0", "k1", "k2", "k3", "k4", "h", "ends", "big"]
+    values = [b"", b"v146", b"v147", b"v148", b"v149", b"string now", b"never", b"small"]
+    assert pipeline(wire, *[("GET", name) for name in names]) == values
+    assert wire.command("PTTL", "ends") == -1
+    # With options among them a run is run line by line.
+    options = [("SET", "k1", "a"), ("SET", "k1", "b", "NX"), ("SET", "k1", "c", "GET"), ("SET", "k1")]
+    replies = pipeline(wire, *options)
+    assert replies[:3] == ["OK", None, b"a"] and replies[3].code == "ERR"
+    assert wire.command("GET", "k1") == b"c"
+
+
+def test_a_run_of_gets_tells_each_key_as_it_is(server: Any, wire: Any) -> None:
+    pipeline(wire, ("SET", "a", "1"), ("SET", "b", "22"), ("SET", "empty", ""), ("SET", "long", "L" * 5000))
+    pipeline(wire, ("SET", "large", LARGE), ("SET", "gone", "x", "PX", 1), ("HSET", "h", "f", "v"))
+    gets = [("GET", name) for name in ("a", "b", "a")]
+    everything = [("GET", name) for name in ("a", "empty", "long", "gone", "none", "h", "large", "b")]
+    wrong = "WRONGTYPE Operation against a key holding the wrong kind of value"
+    expected = [b"1", b"", b"L" * 5000, None, None, wrong, LARGE, b"22"]
+    while wire.command("EXISTS", "gone"):
+        pass
+    for _ in range(3):
+        assert pipeline(wire, *gets) == [b"1", b"22", b"1"]
+        assert shown(pipeline(wire, *everything)) == expected
+    other = server.connect()
+    for value in (b"3", b"44", b"5"):
+        assert other.command("SET", "a", value) == "OK"
+        assert pipeline(wire, *gets) == [value, b"22", value]
+    assert wire.command("PEXPIRE", "a", 1) == 1
+    while wire.command("EXISTS", "a"):
+        pass
+    assert pipeline(wire, *gets) == [None, b"22", None]
+
+
+def test_a_run_of_gets_is_a_use_of_the_keys_unless_the_client_says_no(server: Any, wire: Any) -> None:
+    uses = server.app.service.store.keyspace._uses
+    pipeline(wire, ("SET", "a", "1"), ("SET", "b", "2"), ("GET", "a"), ("GET", "b"))
+    gets = [("GET", "a"), ("GET", "b")] * 2
+    uses.clear()
+    assert pipeline(wire, *gets) == [b"1", b"2"] * 2 and len(uses) == 2
+    assert wire.command("CLIENT", "NO-TOUCH", "ON") == "OK"
+    uses.clear()
+    assert pipeline(wire, *gets) == [b"1", b"2"] * 2 and not uses
+
+
 def test_large_answers_keep_their_place(server: Any) -> None:
     wire = server.connect()
     replies = pipeline(
