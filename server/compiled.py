@@ -17,8 +17,8 @@ def compile_scan() -> batch.Scan:
     # It takes half a second to be imported.
     import numba
 
-    # Two threads that use numba for the first time can wait for each other for ever if one of them begins with
-    # `cfunc`: it takes two locks in the other order. After this there is nothing left to be made under both.
+    # Two threads that use numba for the first time can wait for each other for ever if one of them begins
+    # with `cfunc`: it takes two locks in the other order. After this nothing is left to be made under both.
     numba.njit(scan)
     signature = numba.types.int64(numba.types.CPointer(numba.types.uint8), numba.types.int64)
     compiled = numba.cfunc(signature, cache=True)(scan)
