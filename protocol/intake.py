@@ -114,8 +114,11 @@ class Intake(ABC, Generic[Event]):
                 self._offered = offered = self._room_beside(body)
         return offered
 
-    def received(self, count: int) -> None:
+    def received(self, count: int) -> bool:
         """Say that `count` bytes were written to the buffer that `get_buffer` returned last.
+
+        Returns:
+            Whether `next_event` may tell anything: not as long as the destination of a body has room.
 
         Raises:
             UsageError: More than fits, or `get_buffer` was not called.
@@ -124,15 +127,16 @@ class Intake(ABC, Generic[Event]):
         if offered is None or not 0 <= count <= len(offered):
             raise UsageError(f"received({count}) does not fit what get_buffer() returned")
         if self._dead is not None:
-            return
+            return True
         body = self._body
         if body is not None and offered.obj is not self._buffer:
             body.advance(count)
-        else:
-            self._tail += count
-            self._last = count
-            self._reads += 1
-            self._whole = self._tail == self._capacity
+            return count == len(offered)
+        self._tail += count
+        self._last = count
+        self._reads += 1
+        self._whole = self._tail == self._capacity
+        return True
 
     def direct(self, buffer: Buffer) -> None:
         """Have the body written into `buffer`, as far as it reaches.

@@ -16,7 +16,7 @@ from typing import ClassVar, cast
 from pionkv.protocol import reply
 from pionkv.protocol.errors import ProtocolError
 from pionkv.protocol.frames import FrameParser, Refusal
-from pionkv.protocol.parser import NEED_DATA, Body, BulkStart, Command, RequestParser
+from pionkv.protocol.parser import NEED_DATA, Body, BulkMore, BulkStart, Command, RequestParser
 
 from .acl.permit import enter
 from .admission import check_permission, turned_away
@@ -25,7 +25,7 @@ from .clients import lane_of, read_addresses
 from .dispatch import Dispatcher
 from .output import TURN_BYTES
 from .receiving import Receiver, Refused
-from .running import LetIn, Runner, Taken
+from .running import Runner, Taken
 from .service import Service
 
 LINGER_SECONDS = 2.0
@@ -98,9 +98,9 @@ class Connection(Runner, asyncio.BufferedProtocol):
             return
         self._service.metrics.received[self._lane] += nbytes
         self.client.last_active = self._service.clock()
-        self._parser.received(nbytes)
-        self._out.turn = TURN_BYTES
-        self._advance()
+        if self._parser.received(nbytes):
+            self._out.turn = TURN_BYTES
+            self._advance()
 
     def eof_received(self) -> bool:
         """The peer sends no more; it still gets the replies to what it sent."""
@@ -234,22 +234,20 @@ class Connection(Runner, asyncio.BufferedProtocol):
                 return self._join()
             if isinstance(event, Command):
                 self._take(self._words(event.args))
-            elif isinstance(event, Taken | LetIn):
-                if not self._settle():
-                    self._held = event
-                elif isinstance(event, Taken):
-                    self._run(*event)
-                else:
-                    self._run_brief(*event)
+            elif isinstance(event, BulkMore):
+                if not self._feed(event.remaining):
+                    return False
             elif isinstance(event, Refusal):
                 self._run([], None, event.error)
+            elif self._calls and not self._settle():
+                self._held = event
             elif isinstance(event, BulkStart):
-                if not self._settle():
-                    self._held = event
-                elif not self._open(event):
+                if not self._open(event):
                     return False
-            elif not self._feed(event.remaining):
-                return False
+            elif isinstance(event, Taken):
+                self._run(*event)
+            else:
+                self._run_brief(*event)
         return False
 
     # Large arguments
@@ -284,18 +282,19 @@ class Connection(Runner, asyncio.BufferedProtocol):
         receiver = self._filling
         assert receiver is not None
         buffer: memoryview | None = None
-        if not isinstance(receiver, Refused):
+        if not receiver.refused:
             try:
                 buffer = receiver.next_buffer(remaining)
             except Exception as error:
                 receiver = self._refuse(receiver, error)
-        self._starved_of = remaining if buffer is None and not isinstance(receiver, Refused) else 0
-        if self._starved_of:
-            return False
-        if buffer is None:
+        self._starved_of = 0
+        if buffer is not None:
+            self._parser.direct(buffer)
+        elif receiver.refused:
             self._parser.discard()
         else:
-            self._parser.direct(buffer)
+            self._starved_of = remaining
+            return False
         return True
 
     def _refuse(self, receiver: Receiver, error: Exception) -> Refused:

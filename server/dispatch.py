@@ -112,8 +112,14 @@ class Dispatcher:
 
     def begun(self, args: Sequence[Argument]) -> Entry | None:
         """The entry for a command line of which only these arguments have arrived; None: it is not known."""
+        if not args:
+            return None
+        name = args[0]
+        entry = self.spelled.get(name) if isinstance(name, bytes) else None
+        if entry is not None:
+            return entry
         try:
-            return self._search(args) if args else None
+            return self._search(args)
         except CommandError:
             return None
 

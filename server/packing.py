@@ -14,7 +14,8 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from pionkv.kernels import Element, LayerSpec, NonFinite, Overflow, Refused, pack
 from pionkv.storage import RowsWrite, StateWrite, Write
@@ -46,12 +47,26 @@ class Input(Enum):
         return self.value is None or self.value is spec.verbatim_element
 
 
-INPUTS = tuple(Input)
+INPUTS = {kind.name: kind for kind in Input}
 
 
-def inputs_of_length(spec: LayerSpec, count: int, length: int) -> list[Input]:
+class Fit(NamedTuple):
+    """What a blob can be, by its length.
+
+    Attributes:
+        kinds: Its elements, whichever it will be declared to have.
+        landing: Those of them that are stored as they come.
+    """
+
+    kinds: tuple[Input, ...]
+    landing: tuple[Input, ...]
+
+
+@lru_cache(maxsize=1024)
+def fit_of(spec: LayerSpec, count: int, length: int) -> Fit:
     """What a blob of `length` bytes for `count` rows can be."""
-    return [kind for kind in INPUTS if kind.row_bytes(spec) * count == length]
+    kinds = tuple(kind for kind in Input if kind.row_bytes(spec) * count == length)
+    return Fit(kinds, tuple(kind for kind in kinds if kind.lands(spec)))
 
 
 class Filler:
@@ -129,13 +144,28 @@ class StoreReceiver(Receiver):
 
     Attributes:
         stored: Format and dim of the layer when the blob began; where that changes, nothing is published.
+        fit: What the blob can be, by its length.
+        target: Where the rows go, as it was when the blob began.
     """
 
-    def __init__(self, service: Service, write: RowsWrite, stored: LayerSpec, length: int) -> None:
+    fit: Fit
+    target: object = None
+
+    def __init__(self, service: Service, write: RowsWrite, stored: LayerSpec, length: int, fit: Fit) -> None:
         self.length = length
         self.stored = stored
+        self.fit = fit
         self._service = service
         self._write = write
+
+    @property
+    def rows(self) -> int:
+        """How many rows it is for."""
+        return self._write.count
+
+    def finish_now(self, declared: Input) -> bool:
+        """Publish the rows if nothing is left to be done with them; whether so. Raises as `finish`."""
+        return False
 
     @abstractmethod
     async def _complete(self, declared: Input) -> None:
@@ -164,15 +194,22 @@ class Landing(StoreReceiver):
 
     _write: Write
 
-    def __init__(self, service: Service, write: Write, length: int) -> None:
-        super().__init__(service, write, write.spec, length)
+    def __init__(self, service: Service, write: Write, length: int, fit: Fit) -> None:
+        super().__init__(service, write, write.spec, length, fit)
 
     def next_buffer(self, remaining: int) -> memoryview | None:
         """The next segment."""
         return self._write.next_segment()
 
+    def finish_now(self, declared: Input) -> bool:
+        """As `StoreReceiver`: they are stored as they came, unless the declaration differs."""
+        if declared not in self.fit.landing:
+            return False
+        self._write.commit()
+        return True
+
     async def _complete(self, declared: Input) -> None:
-        if not declared.lands(self._write.spec):
+        if declared not in self.fit.landing:
             await self._in_thread(lambda: self._recode(declared))
 
     def _recode(self, declared: Input) -> None:
@@ -198,10 +235,11 @@ class Packing(StoreReceiver):
         write: RowsWrite,
         stored: LayerSpec,
         length: int,
+        fit: Fit,
         kind: Input,
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(service, write, stored, length)
+        super().__init__(service, write, stored, length, fit)
         self._kind = kind
         self._wake = wake
         self._filler = Filler(write, kind)
@@ -297,16 +335,18 @@ class Spooling(Packing):
     def __init__(
         self,
         service: Service,
+        write: RowsWrite,
         begin: Callable[[], RowsWrite],
         stored: LayerSpec,
         length: int,
+        fit: Fit,
         guess: Input,
         wake: Callable[[], None],
     ) -> None:
         self._spool = service.spools.take(length)
         self._spooled = 0
         self._begin = begin
-        super().__init__(service, begin(), stored, length, guess, wake)
+        super().__init__(service, write, stored, length, fit, guess, wake)
 
     def _take(self) -> memoryview:
         return memoryview(b"")

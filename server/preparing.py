@@ -161,8 +161,10 @@ class Preparations:
 
 def named(args: Sequence[Argument], first: int) -> bytes | None:
     """What TXN says among the options that begin at `first`."""
-    places = range(first, len(args) - 1, 2)
-    return next((blob(args[place + 1]) for place in places if keyword(args[place]) == "TXN"), None)
+    for place in range(first, len(args) - 1, 2):
+        if keyword(args[place]) == "TXN":
+            return blob(args[place + 1])
+    return None
 
 
 def unknown() -> CommandError:

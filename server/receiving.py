@@ -16,6 +16,8 @@ class Receiver(ABC):
 
     length: int
     """Bytes of the whole body."""
+    refused = False
+    """Whether the body is read and dropped."""
 
     @abstractmethod
     def next_buffer(self, remaining: int) -> memoryview | None:
@@ -34,6 +36,8 @@ class Refused(Receiver):
 
     Without an error of its own it is for the command to say what is wrong.
     """
+
+    refused = True
 
     def __init__(self, length: int, error: Exception | None = None) -> None:
         self.length = length

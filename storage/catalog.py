@@ -134,25 +134,34 @@ class Reader:
     def session(self, sid: bytes) -> SessionRecord | None:
         """The session of this name; a shared object, not to be changed."""
         # LMDB knows no empty key: it calls one an error.
-        raw = self.get("sessions", key_of(sid)) if sid else None
+        raw = self.txn.get(key_of(sid), None, self.tables["sessions"]) if sid else None
         if raw is None:
             return None
         return self.catalog.decoded.get(sid, raw)
 
     def namespace(self, unit: bytes) -> NamespaceRecord | None:
         """The unit of this name, decoded anew."""
-        raw = self.get("namespaces", key_of(unit))
+        raw = self.txn.get(key_of(unit), None, self.tables["namespaces"])
         return None if raw is None else NamespaceRecord.decode(raw)
 
     def page(self, page: int) -> PageRecord | None:
         """The record of a page."""
-        raw = self.get("pages", page.to_bytes(8, "big"))
+        raw = self.txn.get(page.to_bytes(8, "big"), None, self.tables["pages"])
         return None if raw is None else PageRecord.decode(raw)
 
+    def names_page(self, page: int) -> bool:
+        """Whether there is a record of a page."""
+        return self.txn.get(page.to_bytes(8, "big"), None, self.tables["pages"]) is not None
+
     def counters(self) -> Counters:
-        """The store-wide numbers."""
-        raw = self.get("meta", _COUNTERS)
-        return Counters() if raw is None else Counters.decode(raw)
+        """The store-wide numbers; a shared object, not to be changed."""
+        raw = self.txn.get(_COUNTERS, None, self.tables["meta"])
+        if raw is None:
+            return Counters()
+        known = self.catalog.counted
+        if known[0] != raw:
+            known = self.catalog.counted = raw, Counters.decode(raw)
+        return known[1]
 
     def scan(self, table: str, start: bytes = b"", prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from `start` on, in order, while keys begin with `prefix`."""
@@ -188,19 +197,28 @@ class Writer(Reader):
         id: Number of the transaction.
     """
 
-    __slots__ = ("changes", "freed", "id", "totals")
+    __slots__ = ("_sessions", "changes", "freed", "id", "totals")
 
     def __init__(self, catalog: Catalog, txn: Any) -> None:
         super().__init__(catalog, txn)
-        self.totals = self.counters()
+        self.totals = self.counters().copy()
         self.changes = 0
         self.freed: list[Freed] = []
         self.id: int = txn.id()
+        self._sessions: dict[bytes, SessionRecord] = {}
+        """Those read or stored so far, as they are in this transaction."""
 
     @property
     def generation(self) -> int:
         """The generation that this transaction gives to what it changes."""
         return self.totals.generation_base + self.id
+
+    def session(self, sid: bytes) -> SessionRecord | None:
+        """As `Reader.session`; the catalog is asked once."""
+        found = self._sessions.get(sid)
+        if found is None and (found := super().session(sid)) is not None:
+            self._sessions[sid] = found
+        return found
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Set the value of a key."""
@@ -210,13 +228,16 @@ class Writer(Reader):
     def delete(self, table: str, key: bytes) -> bool:
         """Remove a key; whether it was there."""
         self.changes += 1
-        gone: bool = self.txn.delete(key, db=self.tables[table])
+        if table == "sessions":
+            self._sessions.clear()
+        gone: bool = self.txn.delete(key, b"", self.tables[table])
         return gone
 
     def put_session(self, record: SessionRecord) -> None:
         """Store a session."""
         raw = record.encode()
         self.put("sessions", key_of(record.sid), raw)
+        self._sessions[record.sid] = record
         self.catalog.decoded.put(raw, record)
 
     def put_namespace(self, record: NamespaceRecord) -> None:
@@ -252,7 +273,9 @@ class Writer(Reader):
 
     def finish(self) -> None:
         """Store the numbers; the last act before the commit."""
-        self.put("meta", _COUNTERS, self.totals.encode())
+        raw = self.totals.encode()
+        self.put("meta", _COUNTERS, raw)
+        self.catalog.counted = raw, self.totals
 
 
 class Catalog:
@@ -286,6 +309,8 @@ class Catalog:
         self.commits = 0
         """Transactions that changed something, those of checkpoints apart."""
         self.decoded = DecodedSessions()
+        self.counted: tuple[bytes, Counters] = (b"", Counters())
+        """The store-wide numbers and the stored form that they were last read or written as."""
         self.reserve = Reserve(path.parent / RESERVE)
         self._open(map_bytes)
 

@@ -122,15 +122,17 @@ class Engine:
 
     def begin_writing(self, unit: bytes, reserved: int, tenant: bytes = b"") -> None:
         """A write to the unit, for a tenant, has taken page rows."""
-        self.writing[unit] += 1
+        self.writing[unit] = self.writing.get(unit, 0) + 1
         self._add_reserved(unit, reserved, tenant)
 
     def end_writing(self, unit: bytes, reserved: int, tenant: bytes = b"") -> None:
         """The write is over, one way or the other."""
         self._add_reserved(unit, -reserved, tenant)
-        self.writing[unit] -= 1
-        if not self.writing[unit]:
-            del self.writing[unit]
+        left = self.writing[unit] - 1
+        if left:
+            self.writing[unit] = left
+        else:
+            self.writing.pop(unit)
             self.late.pop(unit, None)
 
     def _add_reserved(self, unit: bytes, count: int, tenant: bytes) -> None:
@@ -138,9 +140,10 @@ class Engine:
             self.late[unit] += count
             return
         self.reserved += count
-        self.reserved_by[tenant] += count
-        if not self.reserved_by[tenant]:
-            del self.reserved_by[tenant]
+        if held := self.reserved_by.get(tenant, 0) + count:
+            self.reserved_by[tenant] = held
+        else:
+            self.reserved_by.pop(tenant, None)
 
     def reserve(self, unit: bytes, needed: int, stored: int, tenant: bytes) -> None:
         """Make room for a write before it allocates; for a unit of `late` only see that it may have room.
@@ -191,5 +194,7 @@ class Engine:
 
     def make_room(self, writer: Writer, unit: bytes, needed: int) -> None:
         """The same within the transaction that publishes: other processes may have written meanwhile."""
-        keep = {unit, *self.writing}
-        make_room(writer, needed, self.options.max_bytes, keep, self.clock(), tiered=self.options.tiered)
+        limit = self.options.max_bytes
+        if limit is not None and writer.totals.bytes + needed > limit:
+            keep = {unit, *self.writing}
+            make_room(writer, needed, limit, keep, self.clock(), tiered=self.options.tiered)

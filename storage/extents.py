@@ -23,6 +23,8 @@ def is_tail(page: int) -> bool:
 
 def rows_of(extents: Extents) -> int:
     """Number of rows covered."""
+    if len(extents) == 1:
+        return extents[0][2]
     return sum(extent[2] for extent in extents)
 
 
@@ -48,6 +50,8 @@ def splice(extents: Extents, start: int, run: Extent) -> Extents:
             return ((page, page_row, count + run[2]),)
     total = rows_of(extents)
     end = start + run[2]
+    if not start and end >= total:
+        return (run,)
     tail = slice_rows(extents, end, total) if end < total else ()
     return joined((*slice_rows(extents, 0, start), run, *tail))
 

@@ -24,6 +24,7 @@ from .files import sync_directory, sync_file
 from .open_pages import OpenPage, Tail
 from .options import Durability
 from .page import region_key
+from .records import PageRecord
 from .units import open_unit, refresh
 
 
@@ -167,9 +168,7 @@ class PageWrite(Pending):
         self.count = count
         self.nbytes = count * self._row_bytes
         self._region = region_key(layer, side)
-        self._reserved = page.cost(layer, side, count)
-        self._page_row = page.reserve(layer, side, count)
-        self._charge = page.charge(layer, side, self._page_row, count)
+        self._page_row, self._charge, self._reserved = page.reserve(layer, side, count)
         self._base = page.layout.offset(layer, side)
         self._sealed = False
         self._synced = False
@@ -260,20 +259,25 @@ class PageWrite(Pending):
 
     def _account(self, writer: Writer) -> None:
         page = self._page
-        first = 0 if writer.page(page.number) is not None else page.base
+        record = writer.page(page.number)
+        first = 0 if record is not None else page.base
         if first and page.published and not os.fstat(page.fd).st_nlink:
             raise Stale(self._name)
-        self._charge_page(writer, first + self._charge)
+        self._charge_page(writer, record, first + self._charge)
         if self._engine.options.durability is not Durability.ALWAYS:
             writer.mark_unsynced(page.number)
         for piece in self._pieces:
             writer.put("digests", *encode_piece(page.number, self._region, piece))
 
-    def _charge_page(self, writer: Writer, needed: int) -> None:
-        """Take so many bytes of the budget, and of the tenant's quota. Raises `OutOfBudget`."""
+    def _charge_page(self, writer: Writer, record: PageRecord | None, needed: int) -> None:
+        """Take so many bytes of the budget, and of the tenant's quota, for the page with this record.
+
+        Raises:
+            OutOfBudget: There is no room for them.
+        """
         self._engine.make_tenant_room(writer, self._unit, needed, self._tenant)
         self._engine.make_room(writer, self._unit, needed)
-        refs.charge(writer, self._page.number, needed, self._tenant)
+        refs.charge(writer, self._page.number, record, needed, self._tenant)
 
     def _published(self) -> None:
         self._page.published = True

@@ -19,7 +19,7 @@ import xxhash
 from .errors import DirectoryError, NoHandles, NoSpace, PageCorrupt
 from .extents import TAIL, is_tail
 from .files import FULL, NO_HANDLES
-from .page import PageLayout, align, page_path, region_key
+from .page import BLOCK, PageLayout, page_path, region_key
 from .spares import Freed, Spare, Spares
 
 _Place = tuple[bytes, int, bool]
@@ -91,14 +91,20 @@ class OpenPage:
             return 0
         return self.layout.capacity - self._fill.get(region_key(layer, side), 0)
 
-    def reserve(self, layer: int, side: int, count: int) -> int:
-        """Take the next `count` rows of a region; the first of them. Grows the file over the region."""
+    def reserve(self, layer: int, side: int, count: int) -> tuple[int, int, int]:
+        """Take the next `count` rows of a region, and grow the file over it.
+
+        Returns:
+            The first of them, the bytes of disk that they take, and what `cost` said of them.
+        """
         region = region_key(layer, side)
         row = self._fill.get(region, 0)
         self.extend(self.layout.file_bytes(layer))
+        charge = self._charge(region, self.layout.row_bytes(layer, side), row, count)
+        cost = charge if self.published or self.pending else charge + self.base
         self._fill[region] = row + count
         self.pending += 1
-        return row
+        return row, charge, cost
 
     def unreserve(self, region: int, row: int, count: int) -> None:
         """Give rows back that were never published, when none were taken after them."""
@@ -107,15 +113,17 @@ class OpenPage:
 
     def cost(self, layer: int, side: int, count: int) -> int:
         """Bytes of disk that the next `count` rows of a region take, with `base` for the first of a page."""
-        row = self._fill.get(region_key(layer, side), 0)
-        charge = self.charge(layer, side, row, count)
+        region = region_key(layer, side)
+        charge = self._charge(region, self.layout.row_bytes(layer, side), self._fill.get(region, 0), count)
         return charge if self.published or self.pending else charge + self.base
 
-    def charge(self, layer: int, side: int, row: int, count: int) -> int:
+    def _charge(self, region: int, row_bytes: int, row: int, count: int) -> int:
         """Bytes of disk that rows of a region take: the blocks that begin in them and are not there yet."""
-        there = self._blocks.get(region_key(layer, side), 0)
-        row_bytes = self.layout.row_bytes(layer, side)
-        return align(max(row + count, there) * row_bytes) - align(max(row, there) * row_bytes)
+        end = row + count
+        if there := self._blocks.get(region, 0):
+            row, end = max(row, there), max(end, there)
+        # Whole blocks, rounded up: `align` of both, without two calls.
+        return (-(-end * row_bytes // BLOCK) + -row * row_bytes // BLOCK) * BLOCK
 
     def extend(self, length: int) -> None:
         """Make the file at least this long; holes take no space."""

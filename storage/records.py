@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Self
 
@@ -43,6 +43,7 @@ class SessionRecord:
         pages: How many extents name each page.
         rows: Rows of each layer; not stored, follows from `layers`.
         live_bytes: Bytes of the rows that can be read; not stored either.
+        packed: The stored form of each layer's extents, once it was needed: a write changes one of many.
     """
 
     sid: bytes
@@ -55,6 +56,7 @@ class SessionRecord:
     pages: Mapping[int, int]
     rows: tuple[int, ...]
     live_bytes: int
+    packed: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def new(cls, sid: bytes, slot: int, unit: bytes, side: int, schema: Schema, generation: int) -> Self:
@@ -80,7 +82,9 @@ class SessionRecord:
     def with_layer(self, layer: int, extents: Extents, generation: int) -> SessionRecord:
         """The session with other extents in one layer, at a cost that does not depend on the other layers."""
         rows, before = rows_of(extents), self.extents_of(layer)
-        grown = self.schema.bytes_of(layer, extents) - self.schema.bytes_of(layer, before)
+        grown = self.schema.bytes_of(layer, extents)
+        if before:
+            grown -= self.schema.bytes_of(layer, before)
         missing = max(0, layer - len(self.layers))
         pages = dict(self.pages)
         for page, _, _ in extents:
@@ -89,6 +93,9 @@ class SessionRecord:
             pages[page] -= 1
             if not pages[page]:
                 del pages[page]
+        packed = self.packed
+        if packed is not None:
+            packed = (*packed[:layer], *(_NO_EXTENTS,) * missing, _pack(extents), *packed[layer + 1 :])
         return SessionRecord(
             self.sid,
             self.slot,
@@ -100,24 +107,17 @@ class SessionRecord:
             pages,
             (*self.rows[:layer], *(0,) * missing, rows, *self.rows[layer + 1 :]),
             self.live_bytes + grown,
+            packed,
         )
 
     def encode(self) -> bytes:
         """The stored form."""
-        return seal(
-            _pack(
-                (
-                    self.sid,
-                    self.slot,
-                    self.unit,
-                    self.side,
-                    self.schema.encode(),
-                    self.generation,
-                    self.layers,
-                    tuple(self.pages.items()),
-                )
-            )
-        )
+        if self.packed is None:
+            self.packed = tuple(map(_pack, self.layers))
+        # One array of eight, of which the layers are put together from what each of them is by itself.
+        head = _pack((self.sid, self.slot, self.unit, self.side, self.schema.encode(), self.generation))
+        count, pages = _pack_array_header(len(self.packed)), _pack(tuple(self.pages.items()))
+        return seal(b"".join((_ARRAY_OF_EIGHT, head[1:], count, *self.packed, pages)))
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
@@ -131,8 +131,12 @@ class SessionRecord:
         return cls(sid, slot, unit, side, schema, generation, layers, dict(pages), rows, live)
 
 
-_pack: Callable[[object], bytes] = msgpack.Packer().pack
+_packer = msgpack.Packer()
 """`msgpack.packb` would make a packer, and its buffer of 256 KiB, for every record."""
+_pack: Callable[[object], bytes] = _packer.pack
+_pack_array_header: Callable[[int], bytes] = _packer.pack_array_header
+_ARRAY_OF_EIGHT = _pack_array_header(8)
+_NO_EXTENTS = _pack(())
 
 
 def seal(packed: bytes) -> bytes:
@@ -307,6 +311,10 @@ class Counters:
     key_bytes: int = 0
     keys_expired: int = 0
     keys_evicted: int = 0
+
+    def copy(self) -> Self:
+        """The same numbers, to be changed."""
+        return type(self)(*_counts(self))
 
     def encode(self) -> Raw:
         """The stored form."""

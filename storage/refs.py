@@ -15,15 +15,15 @@ from .records import PageRecord
 from .spares import Freed
 
 
-def charge(writer: Writer, page: int, count: int, tenant: bytes) -> None:
-    """Add bytes to a page, which the catalog need not name yet: then it is the tenant's from now on."""
-    record = writer.page(page)
+def charge(writer: Writer, page: int, record: PageRecord | None, count: int, tenant: bytes) -> None:
+    """Add bytes to a page with this record; without one it is new, and the tenant's from now on."""
     if record is None:
         record = PageRecord(0, 0)
         accounts.give_page(writer, page, tenant)
     record.bytes += count
     writer.totals.bytes += count
-    accounts.add(writer, accounts.owner_of_page(writer, page), count)
+    if tenant:
+        accounts.add(writer, accounts.owner_of_page(writer, page), count)
     writer.put_page(page, record)
 
 

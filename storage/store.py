@@ -35,7 +35,7 @@ from .states import StateWrite
 from .tier_calls import TierCalls
 from .totals import StoreInfo, store_info
 from .usage import store_usage
-from .write import RowsWrite
+from .write import RowsWrite, Suits
 
 COMPACTED_PER_TICK = 32 << 20
 """Bytes of rows that one `tick` rewrites at most, or one piece more."""
@@ -58,13 +58,9 @@ class Store(PrefixCalls, TierCalls):
 
     @classmethod
     def open(
-        cls,
-        path: str | os.PathLike[str],
-        options: StoreOptions | None = None,
-        *,
-        clock: Callable[[], float] = time.time,
-        boot: str | None = None,
-    ) -> Self:
+        cls, path: str | os.PathLike[str], options: StoreOptions | None = None, *,
+        clock: Callable[[], float] = time.time, boot: str | None = None,
+    ) -> Self:  # fmt: skip
         """Open a data directory, making it when it is missing; sweep what dead processes left in it.
 
         Args:
@@ -258,8 +254,9 @@ class Store(PrefixCalls, TierCalls):
         return namespaces.iter_namespaces(self._engine, tag)
 
     def begin_write(
-        self, sid: bytes, layer: int, start: int, count: int, *, last: bool = False, follows: bool = False
-    ) -> RowsWrite:
+        self, sid: bytes, layer: int, start: int, count: int, *,
+        last: bool = False, follows: bool = False, suits: Suits | None = None,
+    ) -> RowsWrite:  # fmt: skip
         """Begin to write rows [start, start + count) of a layer, over rows there are or right after.
 
         Where the layer's format codes groups they are filled as fp16 rows: `spec` of the write says so.
@@ -271,9 +268,10 @@ class Store(PrefixCalls, TierCalls):
             count: Number of rows.
             last: Whether the layer shall end with them: rows that it has after them go.
             follows: Whether publishing them shall be `Stale` when others have come there meanwhile.
+            suits: Gets the layer's format and dim before anything else is looked at, and may raise.
 
         Raises:
-            UnknownSession: No such session.
+            UnknownSession, Expired: No such session, or its time to live is over.
             Quarantined: Its bytes failed their check; make it anew first.
             BadRange: Negative start or no rows.
             LayerLimit: The schema or the settings do not have the layer.
@@ -283,7 +281,7 @@ class Store(PrefixCalls, TierCalls):
             OutOfBudget: The rows do not fit the budget, whatever is evicted; nothing was.
             NoSpace: The file system takes no more.
         """
-        return write.begin(self._engine, sid, layer, start, count, last=last, follows=follows)
+        return write.begin(self._engine, sid, layer, start, count, last=last, follows=follows, suits=suits)
 
     def commit(self, writes: Sequence[RowsWrite | StateWrite]) -> list[int]:
         """Publish several writes in one step: readers see all of them or none; their generations.

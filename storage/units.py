@@ -33,8 +33,7 @@ def open_unit(writer: Writer, unit: bytes, now: float) -> NamespaceRecord:
 
 def sessions_of(reader: Reader, unit: bytes) -> list[SessionRecord]:
     """The sessions of a unit that exist, K first."""
-    found = (reader.session(sid) for sid in sids_of(unit))
-    return [record for record in found if record is not None]
+    return [record for record in map(reader.session, sids_of(unit)) if record is not None]
 
 
 def refresh(writer: Writer, record: NamespaceRecord, *, moved: bool = True) -> None:
@@ -45,9 +44,10 @@ def refresh(writer: Writer, record: NamespaceRecord, *, moved: bool = True) -> N
         record: The unit.
         moved: Whether what can be read of it has changed, and so its generation.
     """
-    sessions = sessions_of(writer, record.unit)
-    record.tokens, record.layers = _tokens(sessions, len(sids_of(record.unit)))
-    record.bytes = sum(session.live_bytes for session in sessions) + _state_bytes(writer, record)
+    sids = sids_of(record.unit)
+    sessions = [session for session in map(writer.session, sids) if session is not None]
+    record.tokens, record.layers = _tokens(sessions, len(sids))
+    record.bytes = sum([session.live_bytes for session in sessions]) + _state_bytes(writer, record)
     if moved:
         record.generation = writer.generation
         record.owner = writer.catalog.worker

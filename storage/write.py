@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pionkv.kernels.formats import LayerSpec
 
 from .accounts import tenant_of
@@ -81,14 +83,18 @@ class Write(PageWrite):
         run = (self._page.number, self._page_row, self.count)
         held = session.extents_of(self.layer)
         extents = splice(cut(held, self.start) if self.last else held, self.start, run)
-        replace_session(writer, session, session.with_layer(self.layer, extents, writer.generation))
+        generation = writer.generation
+        replace_session(writer, session, session.with_layer(self.layer, extents, generation))
         if len(extents) > MAX_EXTENTS:
             self._engine.fragmented.add(self.sid)
-        return writer.generation
+        return generation
 
 
 RowsWrite = Write | GroupWrite
 """Rows on their way into a layer: stored one by one, or coded in groups."""
+
+Suits = Callable[[LayerSpec], object]
+"""Gets the format and dim of a layer, and raises unless what is to come fits them."""
 
 
 def begin(
@@ -100,16 +106,21 @@ def begin(
     *,
     last: bool = False,
     follows: bool = False,
+    suits: Suits | None = None,
 ) -> RowsWrite:
     """See `Store.begin_write`."""
     with engine.catalog.snapshot() as reader:
-        session = engine.session(reader, sid)
+        session = engine.readable(reader, sid)
+        if suits is not None:
+            suits(session.schema.layer(layer))
         engine.check_mutable(reader, session.unit)
-    check_place(engine, session.schema, layer, start, count)
-    if start > session.rows_in(layer):
-        raise Gap(layer, session.rows_in(layer), start)
-    if not session.schema.layer(layer).details.grouped:
-        page = page_for(engine, session, layer, count)
+        check_place(engine, session.schema, layer, start, count)
+        if start > (held := session.rows_in(layer)):
+            raise Gap(layer, held, start)
+        grouped = session.schema.layer(layer).details.grouped
+        found = None if grouped else _look(engine, reader, session, layer, count, tail=False)
+    if found is not None:
+        page = _take_page(engine, session, layer, count, found)
         return Write(engine, session, page, layer, start, count, last=last, follows=follows)
 
     def page_of(count: int, tail: bool) -> OpenPage:
@@ -118,9 +129,9 @@ def begin(
     def view(page: int, row: int, count: int) -> memoryview:
         return engine.maps.rows(page, layer, session.side, row, count)
 
-    held = session.extents_of(layer)
+    extents = session.extents_of(layer)
     try:
-        return GroupWrite(engine, session, layer, start, count, held, page_of, view, last=last)
+        return GroupWrite(engine, session, layer, start, count, extents, page_of, view, last=last)
     except (PageGone, PageCorrupt) as error:
         quarantine(engine, error, session.unit)
         return begin(engine, sid, layer, start, count, last=last, follows=follows)
@@ -135,9 +146,26 @@ def page_for(
         OutOfBudget, NoSpace, NoHandles: As `Store.begin_write`.
     """
     with engine.catalog.snapshot() as reader:
-        page = _current_page(engine, reader, session, layer, count, tail)
-        layout = _layout(reader, session, layer, count, tail) if page is None else page.layout
-        stored = reader.counters().bytes
+        found = _look(engine, reader, session, layer, count, tail)
+    return _take_page(engine, session, layer, count, found)
+
+
+_Found = tuple[OpenPage | None, PageLayout, int]
+"""The open page that has the rows, if there is one; its layout or that of the page to be; bytes stored."""
+
+
+def _look(
+    engine: Engine, reader: Reader, session: SessionRecord, layer: int, count: int, tail: bool
+) -> _Found:
+    """Where so many rows of a layer can go."""
+    page = _current_page(engine, reader, session, layer, count, tail)
+    layout = _layout(reader, session, layer, count, tail) if page is None else page.layout
+    return page, layout, reader.counters().bytes
+
+
+def _take_page(engine: Engine, session: SessionRecord, layer: int, count: int, found: _Found) -> OpenPage:
+    """The page that was found, or a new one, once there is room for the rows."""
+    page, layout, stored = found
     if page is not None:
         needed = page.cost(layer, session.side, count)
     else:
@@ -169,7 +197,7 @@ def _current_page(
         return None
     if page.layout.sides[session.side] != (session.schema.wire if tail else session.schema):
         return None
-    if page.published and reader.page(page.number) is None:
+    if page.published and not reader.names_page(page.number):
         engine.pages.forget(page.number)
         return None
     return page

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from pionkv.kernels import LayerSpec
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import RowsWrite, Stale, Store, Transaction, Write
 
-from ..arguments import Argument, Cursor, blob, integer, keyword
+from ..arguments import Argument, blob, integer, keyword
 from ..clients import Client
 from ..dispatch import Handler, Opener, Slow
-from ..packing import Filler, Input, Landing, Packing, Spooling, StoreReceiver, inputs_of_length
+from ..packing import INPUTS, Filler, Fit, Input, Landing, Packing, Spooling, StoreReceiver, fit_of
 from ..preparing import named
 from ..receiving import Receiver, Refused
 
@@ -53,8 +53,12 @@ class Place:
             return target.schema(self.sid).layer(self.layer)
         return target.session(self.sid).schema.layer(self.layer)
 
-    def begin(self, target: Target) -> RowsWrite:
-        """Reserve the rows."""
+    def begin(self, target: Target, suits: Callable[[LayerSpec], object] | None = None) -> RowsWrite:
+        """Reserve the rows, unless `suits` raises for the format and dim of the layer."""
+        if isinstance(target, Store):
+            return target.begin_write(self.sid, self.layer, self.start, self.count, suits=suits)
+        if suits is not None:
+            suits(self.stored(target))
         return target.begin_write(self.sid, self.layer, self.start, self.count)
 
 
@@ -69,32 +73,30 @@ def storebatch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
 
 
 def _store_into(client: Client, args: Sequence[Argument], target: Target) -> bytes | Slow:
+    values = args[BLOB]
+    if isinstance(values, StoreReceiver):
+        return _finish(client, args, target, values, _declared(args))
     place = Place.read(args)
     declared = _declared(args)
-    values = args[BLOB]
     if isinstance(values, Receiver):
-        return _finish(client, target, place, values, declared)
+        return _refuse(target, place, values, declared)
     return _store(client, target, place, declared, memoryview(values))
 
 
 def _declared(args: Sequence[Argument]) -> Input:
-    cursor = Cursor(args, BLOB + 1)
-    declared = Input.F32
-    while cursor:
-        if cursor.left >= 2 and cursor.take_keyword("FMT"):
-            declared = _input(cursor.take())
-        elif cursor.left >= 2 and cursor.take_keyword("TXN"):
-            cursor.take()
-        else:
+    declared: Input | None = Input.F32
+    if len(args) % 2:
+        raise UNKNOWN_OPTION.again()
+    for place in range(BLOB + 1, len(args), 2):
+        option = keyword(args[place])
+        if option == "FMT":
+            declared = INPUTS.get(keyword(args[place + 1]))
+        elif option != "TXN":
+            declared = None
+        if declared is None:
             raise UNKNOWN_OPTION.again()
+    assert declared is not None
     return declared
-
-
-def _input(argument: Argument) -> Input:
-    try:
-        return Input[keyword(argument)]
-    except KeyError:
-        raise UNKNOWN_OPTION.again() from None
 
 
 def check_length(spec: LayerSpec, count: int, declared: Input, length: int) -> None:
@@ -109,18 +111,37 @@ def check_length(spec: LayerSpec, count: int, declared: Input, length: int) -> N
         )
 
 
-async def _finish(client: Client, target: Target, place: Place, values: Receiver, declared: Input) -> bytes:
-    if isinstance(values, Refused) and values.error is not None:
-        raise values.error
-    stored = values.stored if isinstance(values, StoreReceiver) else place.stored(target)
-    check_length(stored.wire, place.count, declared, values.length)
-    if not isinstance(values, StoreReceiver):
-        raise Stale(place.sid)  # when the blob began, its length did not fit the session
+def _finish(
+    client: Client, args: Sequence[Argument], target: Target, values: StoreReceiver, declared: Input
+) -> bytes | Slow:
+    if isinstance(target, Transaction) and values.target is not target:
+        place = Place.read(args)
+        place.stored(target)
+        raise Stale(place.sid)  # when the blob began, it was not for this transaction
+    if declared not in values.fit.kinds:
+        check_length(values.stored.wire, values.rows, declared, values.length)
+    if values.finish_now(declared):
+        return _stored(client, values, declared)
+    return _finish_later(client, values, declared)
+
+
+async def _finish_later(client: Client, values: StoreReceiver, declared: Input) -> bytes:
     await values.finish(declared)
+    return _stored(client, values, declared)
+
+
+def _stored(client: Client, values: StoreReceiver, declared: Input) -> bytes:
     if declared in TWO_BYTES:
         client.two_byte_input = declared
-    client.service.metrics.rows_in[stored.format] += values.length
+    client.service.metrics.rows_in[values.stored.format] += values.length
     return reply.OK
+
+
+def _refuse(target: Target, place: Place, values: Receiver, declared: Input) -> NoReturn:
+    if isinstance(values, Refused) and values.error is not None:
+        raise values.error
+    check_length(place.stored(target).wire, place.count, declared, values.length)
+    raise Stale(place.sid)  # when the blob began, its length did not fit the session
 
 
 def _store(client: Client, target: Target, place: Place, declared: Input, values: memoryview) -> bytes | Slow:
@@ -148,25 +169,63 @@ async def _store_in_thread(
     return reply.OK
 
 
+class Misfit(Exception):
+    """A blob of this length cannot be rows of the layer."""
+
+
+class Opening:
+    """A blob that has been announced, and what it can be.
+
+    Attributes:
+        place: Which rows it is for.
+        length: Its bytes.
+        stored: The format and dim of the layer.
+        fit: What it can be.
+    """
+
+    stored: LayerSpec
+    fit: Fit
+
+    def __init__(self, place: Place, length: int) -> None:
+        self.place = place
+        self.length = length
+
+    def suits(self, stored: LayerSpec) -> None:
+        """See what it can be in a layer. Raises `Misfit`."""
+        self.stored = stored
+        self.fit = fit_of(stored.wire, self.place.count, self.length)
+        if not self.fit.kinds:
+            raise Misfit
+
+
 def open_blob(client: Client, args: Sequence[Argument], length: int) -> Receiver:
     """Decide on the header where a large blob goes."""
     place = Place.read(args)
     preparation = client.preparations.of_session(place.sid)
     target: Target = client.service.store if preparation is None else preparation.transaction
-    stored = place.stored(target)
-    spec = stored.wire
-    inputs = inputs_of_length(spec, place.count, length)
-    if not inputs:
+    opening = Opening(place, length)
+    try:
+        write = place.begin(target, opening.suits)
+    except Misfit:
         return Refused(length)
-    service = client.service
+    receiver = _receiver(client, target, opening, write)
+    receiver.target = target
+    return receiver
+
+
+def _receiver(client: Client, target: Target, opening: Opening, write: RowsWrite) -> StoreReceiver:
+    service, stored, fit, length = client.service, opening.stored, opening.fit, opening.length
+    if fit.landing and isinstance(write, Write):
+        return Landing(service, write, length, fit)
     wake = service.connections[client.id].wake
-    if not stored.details.grouped and any(kind.lands(spec) for kind in inputs):
-        write = place.begin(target)
-        assert isinstance(write, Write)
-        return Landing(service, write, length)
-    if len(inputs) == 1:
-        return Packing(service, place.begin(target), stored, length, inputs[0], wake)
-    return Spooling(service, partial(place.begin, target), stored, length, client.two_byte_input, wake)
+    if len(fit.kinds) == 1:
+        return Packing(service, write, stored, length, fit, fit.kinds[0], wake)
+    begin = partial(opening.place.begin, target)
+    try:
+        return Spooling(service, write, begin, stored, length, fit, client.two_byte_input, wake)
+    except BaseException:
+        write.abort()
+        raise
 
 
 def run(client: Client, args: Sequence[Argument]) -> bytes | Slow:

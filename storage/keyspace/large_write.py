@@ -59,7 +59,7 @@ class LargeWrite(PageWrite):
 
     def name(self, writer: Writer) -> None:
         """Make the page part of the catalog, with one reference. Raises `OutOfBudget`."""
-        self._charge_page(writer, self._page.base + self._charge)
+        self._charge_page(writer, writer.page(self.page), self._page.base + self._charge)
         if self._engine.options.durability is not Durability.ALWAYS:
             writer.mark_unsynced(self.page)
         for piece in self._pieces:
