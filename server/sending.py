@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from functools import cache
 
 from pionkv.kernels import Element, LayerSpec
-from pionkv.kernels.formats import format_by_name
+from pionkv.kernels.formats import LAYER_FORMATS, Format
 from pionkv.protocol import reply
 from pionkv.storage import Rows, Run
 
@@ -35,18 +34,25 @@ class Form(Enum):
         NATIVE is the original's: fp16 layers as they are, every other format as fp32. Rows of a format that
         codes groups of them have no bytes of their own: RAW sends fp16.
         """
-        return _element(self, spec.format)
+        return _ELEMENTS[self._name_, spec.format]
 
 
-@cache
-def _element(form: Form, name: str) -> Element | None:
-    stored = format_by_name(name)
+FORMS = {form.name: form for form in Form}
+
+
+def _element(form: Form, stored: Format) -> Element | None:
     if form is Form.RAW and stored.grouped:
         return Element.F16
     if form is Form.RAW or (form is Form.NATIVE and stored.verbatim is Element.F16):
         return None
     element = Element.F16 if form is Form.F16 else Element.F32
     return None if stored.verbatim is element else element
+
+
+_ELEMENTS = {
+    (form.name, name): _element(form, stored) for form in Form for name, stored in LAYER_FORMATS.items()
+}
+"""By their names: a form by itself would be hashed in Python."""
 
 
 def bulk_or_send(client: Client, parts: Sequence[memoryview]) -> bytes | Slow:
@@ -64,17 +70,19 @@ async def _send_bulk(client: Client, parts: Sequence[memoryview], size: int) -> 
 
 def bytes_sent(rows: Rows, form: Form) -> int:
     """Length of the bulk string that holds these rows."""
-    element = form.element(rows.spec)
-    size = rows.spec.row_bytes if element is None else rows.spec.dim * element.itemsize
-    return rows.count * size
+    return _size(rows, form.element(rows.spec))
+
+
+def _size(rows: Rows, element: Element | None) -> int:
+    return rows.count * (rows.spec.row_bytes if element is None else rows.spec.dim * element.itemsize)
 
 
 def small_reply(client: Client, rows: Rows | None, form: Form) -> bytes | None:
     """The whole bulk string, if it is small enough to be made on the event loop."""
     if rows is None:
         return reply.null(client.protocol)
-    size = bytes_sent(rows, form)
     element = form.element(rows.spec)
+    size = _size(rows, element)
     if size > INLINE_BYTES or not (element is None or client.service.kernels.has(rows.spec)):
         return None
     count_sent(client, rows, size)
@@ -89,7 +97,7 @@ def send_at_once(client: Client, rows: Rows, form: Form) -> bool:
     """Send the whole bulk string in one write, if it is stored bytes and not too many of them; whether so."""
     if form.element(rows.spec) is not None:
         return False
-    size = bytes_sent(rows, form)
+    size = _size(rows, None)
     sent = client.out.send_whole([reply.bulk_header(size), *rows.parts, reply.CRLF], size)
     if sent:
         count_sent(client, rows, size)

@@ -82,7 +82,16 @@ class Location(NamedTuple):
 
 def rows(engine: Engine, sid: bytes, layer: int, start: int, end: int, at: int | None = None) -> Rows | None:
     """See `Store.rows`."""
-    return _read(engine, (sid,), (layer,), _range(start, end), None, at, begins=start == 0)[0]
+    select = _range(start, end)
+
+    def attempt() -> Rows | None:
+        with engine.catalog.snapshot() as reader:
+            session = engine.readable(reader, sid, at)
+        found = _map_layer(engine, session, layer, select, start == 0)
+        engine.usage.note(session.unit, engine.clock())
+        return found
+
+    return _guarded(engine, (sid,), attempt)
 
 
 def layer_state(engine: Engine, sid: bytes, layer: int) -> LayerState | None:

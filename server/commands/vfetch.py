@@ -13,7 +13,7 @@ from pionkv.storage import Rows
 from ..arguments import Argument, Cursor, blob, integer, keyword, unknown_option
 from ..clients import Client
 from ..dispatch import Handler, Slow
-from ..sending import Form, send_at_once, send_rows, small_reply
+from ..sending import FORMS, Form, send_at_once, send_rows, small_reply
 from .prefix import K_SUFFIX
 
 FETCH, FETCHALL = "V.FETCH", "V.FETCHALL"
@@ -133,17 +133,19 @@ def fetchall(client: Client, args: Sequence[Argument]) -> bytes | Slow:
 def _options(command: str, cursor: Cursor, *, layers: bool = False, txn: bool = False) -> Options:
     """FMT, AT and, where they are allowed, LAYERS and TXN: all that is left."""
     options = Options()
-    while cursor:
-        if cursor.left >= 2 and cursor.take_keyword("FMT"):
+    while left := cursor.left:
+        option = cursor.take()
+        word = keyword(option)
+        if left >= 2 and word == "FMT":
             options.form = _form(command, cursor.take())
-        elif cursor.left >= 2 and cursor.take_keyword("AT"):
+        elif left >= 2 and word == "AT":
             options.at = integer(cursor.take())
-        elif layers and cursor.left >= 3 and cursor.take_keyword("LAYERS"):
+        elif layers and left >= 3 and word == "LAYERS":
             options.layers = _layers(integer(cursor.take()), integer(cursor.take()))
-        elif txn and cursor.left >= 2 and cursor.take_keyword("TXN"):
+        elif txn and left >= 2 and word == "TXN":
             options.txn = blob(cursor.take())
         else:
-            unknown_option(command, cursor.take())
+            unknown_option(command, option)
     return options
 
 
@@ -155,10 +157,10 @@ def _layers(first: int, last: int) -> range:
 
 
 def _form(command: str, argument: Argument) -> Form:
-    try:
-        return Form[keyword(argument)]
-    except KeyError:
-        raise CommandError("ERR", BAD_FORM.format(command=command)) from None
+    form = FORMS.get(keyword(argument))
+    if form is None:
+        raise CommandError("ERR", BAD_FORM.format(command=command))
+    return form
 
 
 def credit_restore(client: Client, sid: bytes) -> None:

@@ -53,6 +53,21 @@ def test_destinations_of_every_size(body: bytes, data: st.DataObject) -> None:
     assert seen == [[b"PUT", body], [b"PUT", body], [b"PING"]]
 
 
+def test_there_is_nothing_to_tell_while_a_destination_has_room() -> None:
+    parser = open_bulk(100)
+    parser.direct(bytearray(60))
+    assert parser.next_event() is NEED_DATA
+    for count, full in ((59, False), (1, True)):
+        parser.get_buffer()[:count] = b"x" * count
+        assert parser.received(count) is full
+    assert parser.next_event() == BulkMore(40)
+    parser.direct(bytearray(40))
+    assert parser.next_event() is NEED_DATA
+    assert len(parser.get_buffer()) == 40 and parser.received(40)
+    parser.get_buffer()[:2] = b"\r\n"
+    assert parser.received(2)
+
+
 def test_what_is_announced() -> None:
     dialogue = Dialogue(RequestParser(large_bulk=10), "discard")
     dialogue.feed(command(b"PUT", b"x" * 9, b"y" * 10) + command(b"z" * 11))

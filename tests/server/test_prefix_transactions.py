@@ -153,6 +153,20 @@ def test_an_error_ends_the_transaction(name, wire, server) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3000], ids=["small", "large"])
+def test_rows_of_another_prefix_do_not_get_past_a_transaction(count, wire) -> None:
+    """R2: a blob that is on its way before `TXN` comes is not published outside of it."""
+    publish(wire, "other", 1, 0, 2)
+    before = wire.command("V.INFO", "other_pk")
+    txn = begin(wire)
+    blob = rows(1, 0, "k", 0, count)
+    error = wire.command("V.STOREBATCH", "other_pk", 0, 2, count, blob, "FMT", "F16", "TXN", txn)
+    assert error.message == "session not found"
+    assert code(wire.command("KV.PREFIX.PUBLISH", txn)) == "TXNDEAD"
+    assert wire.command("V.INFO", "other_pk") == before
+    assert whole(wire, "other", 2) == expected((1, 0, 2))
+
+
+@pytest.mark.parametrize("count", [2, 3000], ids=["small", "large"])
 def test_a_value_that_cannot_be_stored_ends_the_transaction(count, wire, server) -> None:
     """R8, R46: also when the blob was on its way into a page already."""
     empty = baseline(server)

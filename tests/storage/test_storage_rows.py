@@ -2,11 +2,14 @@
 
 import os
 import threading
+from dataclasses import replace
 
+import msgpack
 import pytest
 from pionkv.kernels import LayerSpec
 from pionkv.storage import (
     BadRange,
+    Expired,
     Gap,
     LayerLimit,
     NameLimit,
@@ -21,6 +24,7 @@ from pionkv.storage import (
     WriteClosed,
 )
 from pionkv.storage.buffers import WINDOW_BYTES
+from pionkv.storage.records import SessionRecord
 
 ROW = 64
 
@@ -29,6 +33,55 @@ ROW = 64
 def session(driver, schema):
     driver.store.create_session(b"s", schema)
     return driver
+
+
+def test_what_does_not_suit_a_layer_takes_nothing(open_store, schema):
+    driver = open_store(StoreOptions(max_bytes=64 << 10))
+    driver.store.create_session(b"old", schema)
+    driver.put(b"old", 0, 0, bytes(600 * ROW))
+    driver.store.create_session(b"s", schema)
+    before, seen = driver.store.info(), []
+
+    def suits(spec):
+        seen.append(spec)
+        raise ValueError
+
+    for start in (0, 1):  # the second would leave a gap: that is looked at afterwards
+        with pytest.raises(ValueError):
+            driver.store.begin_write(b"s", 3, start, 500, suits=suits)
+    assert seen == [LayerSpec("fp16", 32)] * 2
+    assert driver.store.info() == before and len(driver.files) == 1
+    with pytest.raises(UnknownSession):
+        driver.store.begin_write(b"nobody", 0, 0, 1, suits=suits)
+    assert len(seen) == 2
+    with driver.store.begin_write(b"s", 0, 0, 500, suits=seen.append):
+        assert driver.store.info().evictions == before.evictions + 1
+
+
+def test_nothing_is_written_to_what_has_ended(driver):
+    driver.prefix(b"p", layers=1, rows=2)
+    driver.store.expire(b"p", driver.clock.now + 10)
+    driver.store.begin_write(b"p_pk", 0, 2, 1).abort()
+    driver.clock.now += 10
+    with pytest.raises(Expired):
+        driver.store.begin_write(b"p_pk", 0, 2, 1)
+
+
+def test_a_session_is_stored_as_one_array_whatever_was_changed_of_it(schema):
+    """As docs/catalog.md says it, from the first layer on and with layers left out between."""
+    record = SessionRecord.new(b"s", 7, b"ss", 0, schema, 1)
+    for layer, extents in (
+        (0, ((5, 0, 2),)),
+        (20, ((1 << 40, 3, 1), (5, 2, 9))),
+        (3, ((5, 0, 1),)),
+        (20, ()),
+    ):
+        record = record.with_layer(layer, extents, record.generation + 1)
+        raw = record.encode()
+        fields = (b"s", 7, b"ss", 0, schema.encode(), record.generation)
+        assert raw[:-8] == msgpack.packb((*fields, record.layers, tuple(record.pages.items())))
+        assert SessionRecord.decode(raw) == record == replace(record, packed=None)
+        assert replace(record, sid=b"other", packed=None).encode() == replace(record, sid=b"other").encode()
 
 
 def test_rows_come_back_as_they_went_in(session):
