@@ -204,7 +204,7 @@ class Connection(Runner, asyncio.BufferedProtocol):
             if self._settle():
                 self._dismiss(reply.protocol_error(error))
             return
-        self._out.flush()
+        self._out.flush_soon()
         idle = hungry and not self._receivers
         if self.client.closing or (hungry and self._input_over) or (idle and self._service.stopping):
             self.end()

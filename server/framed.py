@@ -16,14 +16,14 @@ from .clients import BINARY
 from .commands.attend import STORE, dims_of
 from .connection import Connection
 from .metrics import Metrics
-from .output import Output
+from .output import Departures, Output
 
 
 class FrameOutput(Output):
     """The writing half: what the commands wrote as RESP goes out as frames."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics) -> None:
-        super().__init__(loop, metrics)
+    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics, departures: Departures) -> None:
+        super().__init__(loop, metrics, departures)
         self._frames = FrameReplies()
 
     def flush(self) -> None:

@@ -38,10 +38,40 @@ TURN_BYTES = 4 << 20
 """After so many bytes sent without waiting, other connections get their turn."""
 
 
-class Output:
-    """The writing half of a connection."""
+class Departures:
+    """Replies of many connections that leave together, at the end of a turn of the event loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics) -> None:
+    The first of them wakes their reader, and the others find it awake: written one by one, between the
+    commands of other connections, each would have to wake it, which costs as much as a dozen small commands.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[Output] = []
+
+    def add(self, output: Output) -> None:
+        """Flush it at the end of this turn, or when `leave` is called before."""
+        if not self._waiting:
+            self._loop.call_soon(self.leave)
+        self._waiting.append(output)
+
+    def leave(self) -> None:
+        """Flush all that wait."""
+        waiting, self._waiting = self._waiting, []
+        for output in waiting:
+            output.flush()
+
+
+class Output:
+    """The writing half of a connection.
+
+    Args:
+        loop: The event loop.
+        metrics: Where bytes are counted.
+        departures: Those of all connections.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics, departures: Departures) -> None:
         self.blocked = False
         """The socket does not take more now. Nobody should produce further replies until it does."""
         self.held = False
@@ -52,6 +82,7 @@ class Output:
         """A reply in parts was begun and not completed: nothing but the rest of it may be sent."""
         self._loop = loop
         self._metrics = metrics
+        self._departures = departures
         self._transport: asyncio.Transport | None = None
         self._gathered: list[bytes | memoryview] = []
         self._gathered_bytes = 0
@@ -114,6 +145,11 @@ class Output:
         self._pushes.clear()
         self._pushed_bytes = 0
 
+    def flush_soon(self) -> None:
+        """Hand what was gathered to the transport at the end of the event loop's turn."""
+        if self._gathered and not self.held:
+            self._departures.add(self)
+
     def flush(self) -> None:
         """Hand what was gathered to the transport in one vectored write."""
         gathered = self._gathered
@@ -127,6 +163,8 @@ class Output:
         if size <= GATHER_BYTES:
             self._transport.write(b"".join(gathered))
         else:
+            # Copying takes its time: what is small goes first.
+            self._departures.leave()
             self._transport.writelines(gathered)
 
     def send_whole(self, parts: Sequence[bytes | memoryview], size: int) -> bool:

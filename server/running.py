@@ -65,7 +65,7 @@ class Runner(ABC):
     def __init__(self, service: Service, dispatcher: Dispatcher) -> None:
         self._service = service
         self._dispatcher = dispatcher
-        self._out = self.output_type(service.loop, service.metrics)
+        self._out = self.output_type(service.loop, service.metrics, service.departures)
         self._gate = Gate(service, self._out, self._go_on, self.abort)
         self._receivers: dict[int, Receiver] = {}
         """Large arguments of the command that is arriving or running, by position."""

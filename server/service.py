@@ -28,6 +28,7 @@ from .metrics import LoopLag
 from .misses import NO_MATCH, Misses
 from .monitor import Monitors
 from .notices import Notices
+from .output import Departures
 from .place import Place, Sums
 from .pubsub import Channels
 from .questions import questions_of
@@ -101,7 +102,8 @@ class Service:
         self.receipt = Receipt(self.sums.receipt)
         self.misses = Misses(self.metrics)
         self.refusals = Refusals(self.place.ids())
-        self.group = Group(loop, store)
+        self.departures = Departures(loop)
+        self.group = Group(loop, store, self.departures.leave)
         self.notices = Notices(self.channels, store)
         self.asking = Asking(self.place, questions_of(self))
         self.exports = Exports(settings.data_dir / "export", self.place.number)

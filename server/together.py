@@ -9,7 +9,7 @@ is committed, and sees those before it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
@@ -209,11 +209,18 @@ def _run_each(
 
 
 class Group:
-    """Runs the calls of all connections that have some, once per turn of the event loop."""
+    """Runs the calls of all connections that have some, once per turn of the event loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
+    Args:
+        loop: The event loop.
+        store: The store.
+        flush: Sends the replies that are ready.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, store: Store, flush: Callable[[], None]) -> None:
         self._loop = loop
         self._store = store
+        self._flush = flush
         self._members: list[Member] = []
 
     def add(self, member: Member) -> None:
@@ -223,6 +230,8 @@ class Group:
         self._members.append(member)
 
     def _run(self) -> None:
+        # Who only reads does not wait for the commit.
+        self._flush()
         waiting, self._members = self._members, []
         members: list[Member] = []
         batch: list[Calls] = []
@@ -236,6 +245,7 @@ class Group:
                 self._run_batch(members, batch)
                 members, batch, count = [], [], 0
         self._run_batch(members, batch)
+        self._flush()
 
     def _run_batch(self, members: Sequence[Member], batch: Sequence[Calls]) -> None:
         before = self._store.commits

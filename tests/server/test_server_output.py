@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from pionkv.server.metrics import Metrics
-from pionkv.server.output import SLICE_BYTES, TLS_SLICE_BYTES, TURN_BYTES, Output
+from pionkv.server.output import SLICE_BYTES, TLS_SLICE_BYTES, TURN_BYTES, Departures, Output
 
 HEADER, CRLF = b"$5\r\n", b"\r\n"
 
@@ -40,7 +40,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def attached(loop: asyncio.AbstractEventLoop, *, plain: bool = True) -> tuple[Output, Transport]:
-    output, transport = Output(loop, Metrics()), Transport(plain)
+    output, transport = Output(loop, Metrics(), Departures(loop)), Transport(plain)
     output.attach(transport, "tcp")  # type: ignore[arg-type]
     return output, transport
 
@@ -75,6 +75,34 @@ def test_others_have_their_turn_and_a_new_one_begins_with_the_next_event(loop) -
     assert [whole(output, data) for _ in range(5)] == [True] * 4 + [False]
     output.turn = TURN_BYTES
     assert whole(output, data) and len(transport.writes) == 5
+
+
+def test_small_replies_leave_together_at_the_end_of_a_turn_or_before_a_large_one(loop) -> None:
+    departures = Departures(loop)
+    outputs = [Output(loop, Metrics(), departures) for _ in range(3)]
+    transports = [Transport(plain=True) for _ in outputs]
+    for output, transport in zip(outputs, transports, strict=True):
+        output.attach(transport, "tcp")  # type: ignore[arg-type]
+    for output in outputs[:2]:
+        output.write(b"+OK\r\n")
+        output.flush_soon()
+        output.flush_soon()
+    assert not any(transport.writes for transport in transports)
+    loop.run_until_complete(asyncio.sleep(0))
+    assert [transport.writes for transport in transports] == [[[b"+OK\r\n"]]] * 2 + [[]]
+    outputs[0].write(b"+1\r\n")
+    outputs[0].flush_soon()
+    outputs[1].held = True
+    outputs[1].write(b"+2\r\n")
+    outputs[1].flush_soon()
+    assert whole(outputs[2], bytes(TURN_BYTES // 4))
+    assert [len(transport.writes) for transport in transports] == [2, 1, 1]
+    outputs[1].held = False
+    outputs[0].write(b"+3\r\n")
+    outputs[0].flush_soon()
+    outputs[0].detach()
+    loop.run_until_complete(asyncio.sleep(0))
+    assert [len(transport.writes) for transport in transports] == [2, 1, 1]
 
 
 def test_a_peer_that_lags_behind_is_waited_for(loop) -> None:
