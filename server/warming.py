@@ -44,7 +44,10 @@ class KernelLoader:
         return spec.details.family in self._loaded
 
     def _run(self) -> None:
-        batch.use(compile_scan())
+        try:
+            batch.use(compile_scan())
+        except Exception as error:
+            logger().warning("commands are parsed by hand", error=str(error))
         for family, formats in _by_family().items():
             if self._stop.is_set():
                 break
