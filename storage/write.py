@@ -134,7 +134,7 @@ def begin(
         return GroupWrite(engine, session, layer, start, count, extents, page_of, view, last=last)
     except (PageGone, PageCorrupt) as error:
         quarantine(engine, error, session.unit)
-        return begin(engine, sid, layer, start, count, last=last, follows=follows)
+        return begin(engine, sid, layer, start, count, last=last, follows=follows, suits=suits)
 
 
 def page_for(
