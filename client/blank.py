@@ -1,8 +1,11 @@
-"""Arrays of mlx whose memory nobody has touched yet, to be filled in place.
+"""Arrays of mlx to be filled in place.
 
 mlx fills what it makes, and copies what it is given: either way memory is gone through twice, and one thread
 is the first to touch it, which costs most. Only what it loads it leaves alone until the file's reader has
-written there. So it is given a file that has a header and whose reader writes nothing.
+written there. So for large arrays it is given a file that has a header and whose reader writes nothing.
+
+It waits for each array of such a file, though, which takes longer than writing zeros into a small one. Those
+are zeros, written by mlx's own thread while the server is asked.
 """
 
 from __future__ import annotations
@@ -18,25 +21,30 @@ import mlx.core as mx
 _NAMES = {mx.float32: "F32", mx.float16: "F16", mx.uint16: "U16", mx.uint32: "U32"}
 _LENGTH = struct.Struct("<Q")
 
-WORTH_BYTES = 256 << 10
+WORTH_BYTES = 1 << 20
 """Bytes of an array below which it is written sooner than its part of a file is asked for."""
+TOGETHER = 8
+"""Arrays of zeros that are waited for together: the first are filled while the others are written."""
 
 Blank = tuple[tuple[int, ...], mx.Dtype]
 """Shape and type of an array: float32, float16, uint16 or uint32."""
 
 
-def blanks(wanted: Sequence[Blank]) -> list[mx.array]:
-    """Arrays with memory of their own, whose elements have to be written before they mean anything."""
-    if not wanted:
-        return []
-    if sum(math.prod(shape) * dtype.size for shape, dtype in wanted) < WORTH_BYTES * len(wanted):
-        arrays = [mx.zeros(shape, dtype, stream=mx.cpu) for shape, dtype in wanted]
+def blanks(wanted: Sequence[Blank]) -> tuple[list[mx.array], bool]:
+    """Arrays with memory of their own, and whether they are zeros.
+
+    Elements of others have to be written before they mean anything. Zeros may still be on their way: whoever
+    looks at an array waits for them.
+    """
+    if sum(math.prod(shape) * dtype.size for shape, dtype in wanted) >= WORTH_BYTES * len(wanted) > 0:
+        found = mx.load(_Unwritten(wanted), format="safetensors", stream=mx.cpu)
+        arrays = [found[str(index)] for index in range(len(wanted))]
         mx.eval(arrays)
-        return arrays
-    found = mx.load(_Unwritten(wanted), format="safetensors", stream=mx.cpu)
-    arrays = [found[str(index)] for index in range(len(wanted))]
-    mx.eval(arrays)
-    return arrays
+        return arrays, False
+    arrays = [mx.zeros(shape, dtype, stream=mx.cpu) for shape, dtype in wanted]
+    for first in range(0, len(arrays), TOGETHER):
+        mx.async_eval(arrays[first : first + TOGETHER])
+    return arrays, True
 
 
 class _Unwritten(io.RawIOBase):

@@ -7,7 +7,7 @@ they go to; it does not use up a fast link. Several bring some layers each, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -58,25 +58,43 @@ class _Shares:
         connections: How many they are.
     """
 
-    def __init__(
-        self, lane: Lane, deadline: Deadline, wanted: Wanted, tokens: int, most: int, pool: ThreadPoolExecutor
-    ) -> None:
-        """Open what is needed."""
-        layers = len(wanted.row_bytes) // 2
-        pays = tokens * sum(wanted.row_bytes) // BYTES_A_CONNECTION
-        count = 1 if wanted.at is None else max(1, min(most, layers, pays))
+    def __init__(self, lane: Lane, deadline: Deadline, wanted: Wanted, count: int) -> None:
+        """Open what is needed, `count` connections at most."""
         self._lanes = [lane, *lane.beside(count - 1, deadline)]
         self._deadline = deadline
         self._wanted = wanted
-        self._pool = pool
         self.connections = len(self._lanes)
         self._shares = list(pairwise(_cuts(wanted.row_bytes, self.connections)))
+        self._pool = ThreadPoolExecutor(MOST_CONNECTIONS, "pionkv rows") if self.connections > 1 else None
+        self._asked: tuple[int, int] | None = None
+
+    def __enter__(self) -> _Shares:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def ask(self, start: int, end: int) -> None:
+        """Have the server begin with rows `start` to `end - 1`, which are fetched next."""
+        if self._asked != (start, end):
+            self._asked = start, end
+            for lane, share in zip(self._lanes, self._shares, strict=True):
+                layers = share if self.connections > 1 else None
+                wanted = self._wanted
+                question = requests.fetch_all(wanted.namespace, start, end, "RAW", layers, wanted.at)
+                lane.send(question, self._deadline)
 
     def fetch(self, receivers: Sequence[Receiver], start: int, end: int) -> None:
         """Fetch rows `start` to `end - 1` of everything; see `fetch`."""
         (ours, share), *rest = zip(self._lanes, self._shares, strict=True)
-        others = [self._pool.submit(self._bring, lane, each, receivers, start, end) for lane, each in rest]
+        others: list[Future[None]] = []
         try:
+            self.ask(start, end)
+            if self._pool is not None:
+                others += [
+                    self._pool.submit(self._bring, lane, each, receivers, start, end) for lane, each in rest
+                ]
             self._bring(ours, share, receivers, start, end)
             for each in others:
                 each.result()
@@ -93,8 +111,8 @@ class _Shares:
         self, lane: Lane, share: tuple[int, int], receivers: Sequence[Receiver], start: int, end: int
     ) -> None:
         first, last = share
-        wanted, arriving = self._wanted, receivers[2 * first : 2 * last]
-        widths = wanted.row_bytes[2 * first : 2 * last]
+        arriving = receivers[2 * first : 2 * last]
+        widths = self._wanted.row_bytes[2 * first : 2 * last]
 
         def place(index: int, length: int) -> memoryview:
             if index >= len(arriving):
@@ -105,8 +123,6 @@ class _Shares:
                 raise BadReply(f"{length} bytes for {end - start} rows of {widths[index]}")
             return arriving[index].place(start, end)
 
-        layers = share if self.connections > 1 else None
-        lane.send(requests.fetch_all(wanted.namespace, start, end, "RAW", layers, wanted.at), self._deadline)
         try:
             count = lane.receive_rows(place, self._deadline)
         except ServerRefused as error:
@@ -118,43 +134,60 @@ class _Shares:
         arriving[-1].landed(start, end)
 
 
-def fetch(
-    lane: Lane,
-    deadline: Deadline,
-    wanted: Wanted,
-    receivers: Sequence[Receiver],
-    tokens: int,
-    route: Route,
-    watch: Watch | None,
-) -> int:
-    """Fetch rows of everything, in runs.
+class Fetch:
+    """Rows of everything, in runs.
 
     Args:
         lane: A connection; those that are opened beside it are kept with it.
         deadline: Bounds all of it.
         wanted: What is fetched.
-        receivers: Where the rows go: k0 v0 k1 v1 and so on.
         tokens: How many rows.
         route: Says how many connections there may be, and is told how many there were.
         watch: Says when the rest had better be prefilled. None: all of it is fetched.
-
-    Returns:
-        How many rows came.
-
-    Raises:
-        NotStored: They are of another generation.
-        BadReply: Something else came.
-        StoreError: The server refused, or is not available.
     """
-    with ThreadPoolExecutor(MOST_CONNECTIONS, "pionkv rows") as pool:
-        shares = _Shares(lane, deadline, wanted, tokens, route.connections, pool)
-        route.used = shares.connections
-        most = None if watch is None else watch.run * shares.connections
-        for start, end in runs(0, tokens, max(wanted.row_bytes), most):
-            shares.fetch(receivers, start, end)
-            if watch is not None and end < tokens and watch.stops(end, deadline.left):
-                return end
-    return tokens
+
+    def __init__(
+        self, lane: Lane, deadline: Deadline, wanted: Wanted, tokens: int, route: Route, watch: Watch | None
+    ) -> None:
+        layers = len(wanted.row_bytes) // 2
+        pays = tokens * sum(wanted.row_bytes) // BYTES_A_CONNECTION
+        count = 1 if wanted.at is None else max(1, min(route.connections, layers, pays))
+        self._shares = _Shares(lane, deadline, wanted, count)
+        self._deadline = deadline
+        self._tokens = tokens
+        self._route = route
+        self._watch = watch
+        most = None if watch is None else watch.run * self._shares.connections
+        self._runs = tuple(runs(0, tokens, max(wanted.row_bytes), most))
+
+    def ask(self) -> None:
+        """Ask for the first run, where one connection brings it: other replies may be received before it.
+
+        Raises:
+            Unavailable: The connection broke or stalled.
+        """
+        if self._shares.connections == 1:
+            self._shares.ask(*self._runs[0])
+
+    def into(self, receivers: Sequence[Receiver]) -> int:
+        """Receive the rows; how many came.
+
+        Args:
+            receivers: Where they go: k0 v0 k1 v1 and so on.
+
+        Raises:
+            NotStored: They are of another generation.
+            BadReply: Something else came.
+            StoreError: The server refused, or is not available.
+        """
+        self._route.used = self._shares.connections
+        watch, end = self._watch, 0
+        with self._shares as shares:
+            for start, end in self._runs:
+                shares.fetch(receivers, start, end)
+                if watch is not None and end < self._tokens and watch.stops(end, self._deadline.left):
+                    break
+        return end
 
 
 def _cuts(row_bytes: Sequence[int], shares: int) -> list[int]:

@@ -17,8 +17,8 @@ from .lane import Lane
 class FrameLane(Lane):
     """One connection. Not thread-safe; one frame at a time."""
 
-    def greet(self, endpoint: Endpoint, deadline: Deadline) -> None:
-        """Say who we are, and see that the server answers. Raises as `ask`."""
+    def greet(self, endpoint: Endpoint, deadline: Deadline, *, ahead: bool = False) -> None:
+        """Say who we are, and see that the server answers, at once. Raises as `ask`."""
         if endpoint.password is not None:
             opcode, body = auth_body(endpoint.username, endpoint.password)
             self.ask(opcode, [body], deadline)

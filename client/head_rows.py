@@ -13,7 +13,7 @@ from pionkv.kernels import LayerSpec, unpack
 from pionkv.kernels.formats import Element
 
 from .deadline import Deadline
-from .fetching import Wanted, fetch
+from .fetching import Fetch, Wanted
 from .lane import Lane
 from .pace import Watch
 from .publish import SIDES
@@ -130,7 +130,7 @@ def fetch_heads(
     specs = [spec.wire for spec in shape.specs]
     stored = [_Stored(tokens, spec.row_bytes) for spec in specs]
     wanted = Wanted(namespace, tuple(spec.row_bytes for spec in specs), at)
-    came = fetch(lane, deadline, wanted, stored, tokens, route, watch)
+    came = Fetch(lane, deadline, wanted, tokens, route, watch).into(stored)
     sides = [side for layer in shape.layout.rows for side in (layer.keys, layer.values)]
     return came, [
         _heads(each.rows[:came], spec, side) for each, spec, side in zip(stored, specs, sides, strict=True)

@@ -25,6 +25,9 @@ _TLS_BYTES = 1 << 18
 BESIDE_SECONDS = 0.5
 """Seconds that opening a further connection may take: rows come over the first one, too."""
 
+SENT_AHEAD_BYTES = 1 << 16
+"""More than so many bytes are not sent to a server that has not answered yet."""
+
 _MOST_BUFFERS = 64  # per sendmsg; every system takes at least 16 and Linux takes 1,024
 
 
@@ -68,11 +71,22 @@ class Lane:
         self._replies = Replies()
         self._endpoint: Endpoint | None = None
         self._beside: list[Self] = []
+        self._unheard: Deadline | None = None
+        """Until when the server must have answered the greeting; None: it has."""
         self.pending = 0
 
     @classmethod
-    def open(cls, endpoint: Endpoint, deadline: Deadline, traffic: Traffic | None = None) -> Self:
+    def open(
+        cls, endpoint: Endpoint, deadline: Deadline, traffic: Traffic | None = None, *, ahead: bool = False
+    ) -> Self:
         """Connect, say who we are, and see that the server answers.
+
+        Args:
+            endpoint: Where it is.
+            deadline: Until when it must have answered.
+            traffic: Where bytes are counted.
+            ahead: Commands may be sent before it has: that is seen when the first reply is received, which
+                raises `Unavailable` for a server that refuses this client.
 
         Raises:
             Unavailable: The server cannot be reached or does not answer in time.
@@ -82,7 +96,8 @@ class Lane:
             lane = cls(endpoint.connect(deadline), traffic)
         lane._endpoint = endpoint
         try:
-            lane.greet(endpoint, deadline)
+            # What TLS has to say of the other end is said when it first answers.
+            lane.greet(endpoint, deadline, ahead=ahead and endpoint.tls is None)
         except ConnectionLost as error:
             raise error if endpoint.tls is None else ConnectionLost(explained(str(error))) from error
         except BaseException:
@@ -90,11 +105,29 @@ class Lane:
             raise
         return lane
 
-    def greet(self, endpoint: Endpoint, deadline: Deadline) -> None:
+    def greet(self, endpoint: Endpoint, deadline: Deadline, *, ahead: bool = False) -> None:
         """Say who we are, and see that the server answers. Raises as `send` and `receive`."""
-        for command in endpoint.greeting:
+        *first, last = endpoint.greeting
+        for command in first:
             self.send(command, deadline)
             self.receive(deadline)
+        self.send(last, deadline)
+        if ahead:
+            self._unheard, self.pending = deadline, self.pending - 1
+        else:
+            self.receive(deadline)
+
+    def _hear(self) -> None:
+        """Receive the answer to the greeting, if it has not been received."""
+        deadline, self._unheard = self._unheard, None
+        if deadline is None:
+            return
+        self.pending += 1
+        try:
+            self.receive(deadline)
+        except ServerRefused as error:
+            self.close()
+            raise Unavailable(f"{self._endpoint} refuses this client: {error}") from error
 
     @property
     def closed(self) -> bool:
@@ -151,6 +184,8 @@ class Lane:
     def send_pieces(self, pieces: Sequence[bytes | memoryview], deadline: Deadline) -> None:
         """Send bytes as they are, without joining them. Raises as `send`."""
         buffers = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+        if self._unheard is not None and sum(map(len, buffers)) > SENT_AHEAD_BYTES:
+            self._hear()
         with self._closing_on_error(deadline) as connection:
             while buffers:
                 connection.settimeout(deadline.wait())
@@ -166,6 +201,7 @@ class Lane:
             BadReply: The server broke the protocol. The connection was closed.
             Unavailable: The connection broke or stalled. It was closed.
         """
+        self._hear()
         with self._closing_on_error(deadline) as connection:
             value = self._next_reply(connection, deadline, None)
         return plain(value)
@@ -181,6 +217,7 @@ class Lane:
             BadReply: It is anything else, or `place` refused a length. The connection was closed.
             Unavailable: The connection broke or stalled. It was closed.
         """
+        self._hear()
         with self._closing_on_error(deadline) as connection:
             value = self._next_reply(connection, deadline, place)
             count = count_rows(value)
@@ -189,6 +226,7 @@ class Lane:
 
     def receive_exactly(self, count: int, deadline: Deadline) -> bytearray:
         """The next bytes, as they come. Raises as `receive`."""
+        self._hear()
         data = bytearray(count)
         room = memoryview(data)
         with self._closing_on_error(deadline) as connection:

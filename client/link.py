@@ -178,7 +178,8 @@ class Link:
 
     def _open(self, deadline: Deadline) -> Lane:
         try:
-            self._lane = self._lane_type.open(self.endpoint, deadline.within(self._connect), self.traffic)
+            soon = deadline.within(self._connect)
+            self._lane = self._lane_type.open(self.endpoint, soon, self.traffic, ahead=True)
         except ServerRefused as error:
             raise Unavailable(f"{self.endpoint} refuses this client: {error}") from error
         return self._lane

@@ -32,7 +32,7 @@ Part = tuple[Landing, Sequence[Run]]
 
 MOST_THREADS = 4
 """Threads that take rows at a time: no more of them are needed to use up the memory's speed."""
-BYTES_A_THREAD = 4 << 20
+BYTES_A_THREAD = 8 << 20
 """A thread that moves fewer bytes does not pay."""
 
 

@@ -12,7 +12,7 @@ from pionkv.kernels.formats import LayerSpec
 from . import cache_states, requests
 from .deadline import Deadline
 from .errors import Absent, NotStored, ServerRefused
-from .fetching import Wanted, fetch
+from .fetching import Fetch, Wanted
 from .identity import check_tokens
 from .lane import Lane
 from .mapping import NotMapped, PrefixMap, fill
@@ -56,10 +56,22 @@ def restore(
     """
     tokens: int = len(ids)
     arrays: list[Any] = []
-    _check_stored(lane, deadline, namespace, shape, ids)
+    rows = None
+    _ask_stored(lane, deadline, namespace)
     if shape.specs:
         watched = None if shape.whole else watch
-        tokens, arrays = _rows(lane, deadline, namespace, shape, tokens, route, watched, at)
+        rows = _Rows(lane, deadline, namespace, shape, tokens, route, watched, at)
+        # What was found by its tokens a moment ago will hardly turn out to be something else.
+        if at is not None:
+            rows.ask()
+    try:
+        _check_stored(lane, deadline, shape, ids)
+    except NotStored:
+        if rows is not None:
+            rows.give_up()
+        raise
+    if rows is not None:
+        tokens, arrays = rows.bring()
     held = states(lane, deadline, namespace, shape.layout, len(ids))
     # What is still to be computed can be computed by the thread that began it only.
     mx.eval(arrays)
@@ -76,63 +88,91 @@ def _cache(keys: Any, values: Any, tokens: int, attached: Attached | None) -> An
     return QuantizedKVCache.from_state((keys, values, tokens, attached.group_size, attached.bits))
 
 
-def _rows(
-    lane: Lane,
-    deadline: Deadline,
-    namespace: Name,
-    shape: Shape,
-    tokens: int,
-    route: Route,
-    watch: Watch | None,
-    at: int | None,
-) -> tuple[int, list[Any]]:
-    """How many tokens came, and the arrays of all layers kept as rows: k0 v0 k1 v1 and so on."""
-    if route.maps and not any(spec.details.grouped for spec in shape.specs):
-        arriving = _map(lane, deadline, namespace, shape, tokens, route)
-        if arriving is not None:
-            return tokens, [each.array() for each in arriving]
-    arriving = _landings(shape, tokens)
-    wanted = Wanted(namespace, tuple(spec.wire.row_bytes for spec in shape.specs), at)
-    came = fetch(lane, deadline, wanted, arriving, tokens, route, watch)
-    if came < tokens:
-        for each in arriving:
-            each.cut(came)
-    return came, [each.array() for each in arriving]
+class _Rows:
+    """The rows of all layers kept as rows, out of the server's files or over connections.
+
+    Arguments as of `restore`.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        deadline: Deadline,
+        namespace: Name,
+        shape: Shape,
+        tokens: int,
+        route: Route,
+        watch: Watch | None,
+        at: int | None,
+    ) -> None:
+        self._lane = lane
+        self._deadline = deadline
+        self._namespace = namespace
+        self._shape = shape
+        self._tokens = tokens
+        self._route = route
+        self._watch = watch
+        self._at = at
+        self._maps = route.maps and not any(spec.details.grouped for spec in shape.specs)
+        self._fetch: Fetch | None = None
+        self._arriving: Sequence[Landing] = ()
+
+    def ask(self) -> None:
+        """Ask for them; replies to earlier questions may be received before them."""
+        if self._maps:
+            self._lane.send(("KV.PREFIX.MAP", self._namespace), self._deadline)
+        else:
+            widths = tuple(spec.wire.row_bytes for spec in self._shape.specs)
+            wanted = Wanted(self._namespace, widths, self._at)
+            self._fetch = Fetch(self._lane, self._deadline, wanted, self._tokens, self._route, self._watch)
+            self._fetch.ask()
+        # The server finds the rows meanwhile.
+        self._arriving = _landings(self._shape, self._tokens)
+
+    def give_up(self) -> None:
+        """Receive a short answer that is of no use any more, so that the connection can go on."""
+        if self._maps and self._lane.pending:
+            _reply_or_refusal(self._lane, self._deadline)
+
+    def bring(self) -> tuple[int, list[Any]]:
+        """How many tokens came, and the arrays: k0 v0 k1 v1 and so on. Raises as `restore`."""
+        if not self._arriving:
+            self.ask()
+        if self._maps and not self._map():
+            self._maps = False
+            self.ask()
+        came = self._tokens if self._fetch is None else self._fetch.into(self._arriving)
+        if came < self._tokens:
+            for each in self._arriving:
+                each.cut(came)
+        return came, [each.array() for each in self._arriving]
+
+    def _map(self) -> bool:
+        """Take all rows from the server's files; whether that can be done."""
+        route, tokens = self._route, self._tokens
+        try:
+            found = PrefixMap.parse(self._lane.receive(self._deadline))
+            if found is None:
+                raise NotStored("dropped a moment ago")
+            if self._at not in (None, found.generation):
+                raise NotStored("replaced a moment ago")
+            fill(found, self._shape.specs, self._arriving, 0, tokens)
+        except ServerRefused as error:
+            # It is elsewhere, or does not know the command: it will not learn it.
+            route.maps, route.not_mapped = False, str(error)
+            return False
+        except NotMapped as error:
+            route.not_mapped = str(error)
+            return False
+        route.mapped_bytes += self._shape.plan.bytes(tokens)
+        route.used = 0
+        return True
 
 
 def _landings(shape: Shape, tokens: int) -> Sequence[Landing]:
     sides = [side for layer in shape.layout.rows for side in (layer.keys, layer.values)]
     specs = [spec.wire for spec in shape.specs]
     return landings(list(zip(sides, specs, strict=True)), tokens, shape.attached)
-
-
-def _map(
-    lane: Lane,
-    deadline: Deadline,
-    namespace: Name,
-    shape: Shape,
-    tokens: int,
-    route: Route,
-) -> Sequence[Landing] | None:
-    """Take all rows from the server's files; None when that cannot be done."""
-    lane.send(("KV.PREFIX.MAP", namespace), deadline)
-    # The server finds the rows meanwhile.
-    arriving = _landings(shape, tokens)
-    try:
-        found = PrefixMap.parse(lane.receive(deadline))
-        if found is None:
-            raise NotStored("dropped a moment ago")
-        fill(found, shape.specs, arriving, 0, tokens)
-    except ServerRefused as error:
-        # It is elsewhere, or does not know the command: it will not learn it.
-        route.maps, route.not_mapped = False, str(error)
-        return None
-    except NotMapped as error:
-        route.not_mapped = str(error)
-        return None
-    route.mapped_bytes += shape.plan.bytes(tokens)
-    route.used = 0
-    return arriving
 
 
 def states(lane: Lane, deadline: Deadline, namespace: Name, layout: ModelLayout, tokens: int) -> list[Any]:
@@ -149,14 +189,17 @@ def states(lane: Lane, deadline: Deadline, namespace: Name, layout: ModelLayout,
     ]
 
 
-def _check_stored(lane: Lane, deadline: Deadline, namespace: Name, shape: Shape, ids: Sequence[int]) -> None:
-    sids = requests.sessions_of(namespace)
+def _ask_stored(lane: Lane, deadline: Deadline, namespace: Name) -> None:
     lane.send(("KV.PREFIX.LOOKUP", namespace), deadline)
     lane.send(("KV.PREFIX.BLOCKS", namespace), deadline)
-    for sid in sids:
+    for sid in requests.sessions_of(namespace):
         lane.send(("V.INFO", sid), deadline)
+
+
+def _check_stored(lane: Lane, deadline: Deadline, shape: Shape, ids: Sequence[int]) -> None:
+    """See that the answers to `_ask_stored` are those of these tokens, in these formats."""
     hit = lane.receive(deadline)
-    table, *texts = [_reply_or_refusal(lane, deadline) for _ in range(1 + len(sids))]
+    table, *texts = [_reply_or_refusal(lane, deadline) for _ in range(3)]
     if not isinstance(table, ServerRefused):
         check_tokens(table, ids, whole=shape.whole)
     if hit != "HIT":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -54,9 +55,10 @@ def landings(
     """A landing for each side, of the kind that its format needs. Not one of its rows is there yet."""
     scratch = Scratch()
     made = [_kind(side, spec, tokens, scratch, attached) for side, spec in sides]
-    arrays = iter(blanks([each for landing in made for each in landing.blanks]))
+    arrays, zeros = blanks([each for landing in made for each in landing.blanks])
+    at = iter(arrays)
     for landing in made:
-        landing.take([next(arrays) for _ in landing.blanks])
+        landing.take([next(at) for _ in landing.blanks], zeros=zeros)
     return made
 
 
@@ -106,10 +108,16 @@ class _Filled(ABC):
         self._arrived = memoryview(b"")
         self._held = 0
         self._arrays: list[mx.array] = []
+        self._zeros = False
 
-    @abstractmethod
-    def take(self, arrays: list[mx.array]) -> None:
-        """Get the arrays, as `blanks` asks for them."""
+    def take(self, arrays: list[mx.array], *, zeros: bool) -> None:
+        """Get the arrays, as `blanks` asks for them, and whether they are zeros."""
+        self._arrays, self._zeros = arrays, zeros
+
+    @cached_property
+    def _targets(self) -> list[np.ndarray[Any, Any]]:
+        """The memory of the arrays, which is waited for."""
+        return [np.array(array, copy=False)[0] for array in self._arrays]
 
     @abstractmethod
     def _put(self, start: int, end: int, rows: memoryview) -> None:
@@ -149,9 +157,9 @@ class _Unpacked(_Filled):
         self._element = element
         self.blanks = (((1, side.heads, room(tokens), side.head_dim), _SHOWN[element]),)
 
-    def take(self, arrays: list[mx.array]) -> None:
-        self._arrays = arrays
-        self._target = np.array(arrays[0], copy=False)[0]
+    @property
+    def _target(self) -> np.ndarray[Any, Any]:
+        return self._targets[0]
 
     def fill(self, start: int, end: int, rows: memoryview) -> None:
         super().fill(start, end, rows)
@@ -163,8 +171,9 @@ class _Unpacked(_Filled):
         self._clear(tokens)
 
     def _clear(self, first: int) -> None:
-        # Zero bytes are set, where zero elements are written one by one.
-        self._target[:, first:].view(np.uint8)[...] = 0
+        if not self._zeros:
+            # Zero bytes are set, where zero elements are written one by one.
+            self._target[:, first:].view(np.uint8)[...] = 0
 
     def _finished(self) -> mx.array:
         array = self._arrays[0].view(DTYPES[self._element])
@@ -199,10 +208,6 @@ class _Attached(_Filled):
         codes = side.head_dim * attached.bits // (8 * mx.uint32.size)
         scales = ((1, side.heads, tokens, side.head_dim // attached.group_size), mx.float16)
         self.blanks = (((1, side.heads, tokens, codes), mx.uint32), scales, scales)
-
-    def take(self, arrays: list[mx.array]) -> None:
-        self._arrays = arrays
-        self._targets = [np.array(array, copy=False)[0] for array in arrays]
 
     def _put(self, start: int, end: int, rows: memoryview) -> None:
         first = 0

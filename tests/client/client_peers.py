@@ -69,10 +69,10 @@ class Peer:
 
 
 def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """Receive until the bytes end with `end`."""
+    """Receive until the bytes end with `end`, and nothing of what follows."""
     data = b""
     while not data.endswith(end):
-        piece = connection.recv(65536)
+        piece = connection.recv(1)
         if not piece:
             raise OSError("ended")
         data += piece
