@@ -183,8 +183,9 @@ def locate_prefix(engine: Engine, namespace: bytes) -> tuple[NamespaceRecord, li
             sessions = [reader.session(sid) for sid in sids_of(unit)]
             if record is None or record.tokens < 1 or engine.is_spent(reader, record):
                 return None
+        paths: dict[int, Path] = {}
         found = [
-            _mapped(engine, session, layer, record.tokens)
+            _mapped(engine, session, layer, record.tokens, paths)
             for layer in range(len(sessions[0].rows) if sessions[0] is not None else 0)
             for session in sessions
             if session is not None and session.rows_in(layer)
@@ -196,16 +197,22 @@ def locate_prefix(engine: Engine, namespace: bytes) -> tuple[NamespaceRecord, li
     return _guarded(engine, sids_of(unit), attempt)
 
 
-def _mapped(engine: Engine, session: SessionRecord, layer: int, rows: int) -> tuple[Mapped, Extents]:
-    """One layer's places, its bytes checked, and its extents."""
+def _mapped(
+    engine: Engine, session: SessionRecord, layer: int, rows: int, paths: dict[int, Path]
+) -> tuple[Mapped, Extents]:
+    """One layer's places, its bytes checked, and its extents; `paths` are those of pages met before."""
     _require_rows(session, layer)
-    _map_layer(engine, session, layer, _range(0, rows))
-    extents = cut(session.extents_of(layer), rows)
+    if rows > (held := session.rows_in(layer)):
+        raise RowsNotStored(layer, 0, rows, held)
+    extents, side, maps = cut(session.extents_of(layer), rows), session.side, engine.maps
     places = []
     for page, row, count in extents:
-        _, low, high = engine.maps.locate(page, layer, session.side, row, count)
-        places.append(Location(Path(page_path(engine.directory.pages, page)), low, high - low))
-    return Mapped(layer, session.side, session.schema.layer(layer), places), extents
+        maps.rows(page, layer, side, row, count)
+        _, low, high = maps.locate(page, layer, side, row, count)
+        if page not in paths:
+            paths[page] = Path(page_path(engine.directory.pages, page))
+        places.append(Location(paths[page], low, high - low))
+    return Mapped(layer, side, session.schema.layer(layer), places), extents
 
 
 def _require_rows(session: SessionRecord, layer: int) -> None:
