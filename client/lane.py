@@ -71,6 +71,8 @@ class Lane:
         self._replies = Replies()
         self._endpoint: Endpoint | None = None
         self._beside: list[Self] = []
+        self._seconds: float | None = None
+        """What the socket's calls may take now; None: not known."""
         self._unheard: Deadline | None = None
         """Until when the server must have answered the greeting; None: it has."""
         self.pending = 0
@@ -188,7 +190,7 @@ class Lane:
             self._hear()
         with self._closing_on_error(deadline) as connection:
             while buffers:
-                connection.settimeout(deadline.wait())
+                self._bound(connection, deadline)
                 sent = _send_some(connection, buffers)
                 self.traffic.add(sent=sent)
                 buffers = _unsent(buffers, sent)
@@ -241,16 +243,27 @@ class Lane:
         return value
 
     def _fill(self, connection: socket.socket, deadline: Deadline) -> None:
-        self._replies.received(self._recv_into(connection, self._replies.get_buffer(), deadline))
+        room = self._replies.get_buffer()
+        count = self._recv_into(connection, room, deadline)
+        while count < len(room) and self._replies.fills:
+            count += self._recv_into(connection, room[count:], deadline)
+        self._replies.received(count)
 
     def _recv_into(self, connection: socket.socket, room: memoryview, deadline: Deadline) -> int:
         """Receive some bytes; how many."""
-        connection.settimeout(deadline.wait())
+        self._bound(connection, deadline)
         count = connection.recv_into(room)
         if count == 0:
             raise ConnectionLost("the server ended the connection")
         self.traffic.add(received=count)
         return count
+
+    def _bound(self, connection: socket.socket, deadline: Deadline) -> None:
+        """Have the next call take no longer than it may. The system is told only when that has changed."""
+        seconds = deadline.wait()
+        if seconds != self._seconds:
+            connection.settimeout(seconds)
+            self._seconds = seconds
 
     @contextmanager
     def _closing_on_error(self, deadline: Deadline) -> Iterator[socket.socket]:

@@ -15,6 +15,12 @@ Place = Callable[[int, int], memoryview]
 """Given the position of a bulk string in a reply and its length, the writable bytes it goes to, as many."""
 
 
+LARGE_BYTES = 1 << 16
+LINE_BYTES = 64
+"""After a bulk string of so many bytes no more than a line is received, which announces the next one: what
+comes with it has to be copied to where it belongs."""
+
+
 class More(Enum):
     """More bytes have to arrive first."""
 
@@ -30,10 +36,17 @@ class Replies:
     def __init__(self) -> None:
         # Rows of a short prefix are small bulks: announced like large ones, they take the same path.
         self._parser = ReplyParser(large_bulk=1)
+        self._after_large = False
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go."""
-        return self._parser.get_buffer()
+        room = self._parser.get_buffer()
+        return room[:LINE_BYTES] if self._after_large and not self.fills else room
+
+    @property
+    def fills(self) -> bool:
+        """Whether that is where rows belong: all of these bytes are certain to come."""
+        return self._parser.fills_body
 
     def received(self, count: int) -> None:
         """So many have been written there."""
@@ -55,8 +68,10 @@ class Replies:
             if event is NEED_DATA:
                 return More.NEEDED
             if isinstance(event, Reply):
+                self._after_large = False
                 return event.value
             if isinstance(event, ReplyBulkStart):
+                self._after_large = place is not None and event.length >= LARGE_BYTES
                 if place is None:
                     parser.collect()
                 else:

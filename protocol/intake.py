@@ -114,6 +114,12 @@ class Intake(ABC, Generic[Event]):
                 self._offered = offered = self._room_beside(body)
         return offered
 
+    @property
+    def fills_body(self) -> bool:
+        """Whether the next received bytes go to where the body of a large bulk string belongs."""
+        body = self._body
+        return body is not None and bool(body.room())
+
     def received(self, count: int) -> bool:
         """Say that `count` bytes were written to the buffer that `get_buffer` returned last.
 
