@@ -23,8 +23,6 @@ _LENGTH = struct.Struct("<Q")
 
 WORTH_BYTES = 1 << 20
 """Bytes of an array below which it is written sooner than its part of a file is asked for."""
-TOGETHER = 8
-"""Arrays of zeros that are waited for together: the first are filled while the others are written."""
 
 Blank = tuple[tuple[int, ...], mx.Dtype]
 """Shape and type of an array: float32, float16, uint16 or uint32."""
@@ -42,8 +40,7 @@ def blanks(wanted: Sequence[Blank]) -> tuple[list[mx.array], bool]:
         mx.eval(arrays)
         return arrays, False
     arrays = [mx.zeros(shape, dtype, stream=mx.cpu) for shape, dtype in wanted]
-    for first in range(0, len(arrays), TOGETHER):
-        mx.async_eval(arrays[first : first + TOGETHER])
+    mx.async_eval(arrays)
     return arrays, True
 
 

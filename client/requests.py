@@ -191,15 +191,20 @@ class SessionInfo:
         try:
             layers = range(int(lines["num_layers"]))
             dim, name = lines["value_dim"], lines["v_format"]
-            specs = tuple(
-                LayerSpec(
-                    lines.get(f"layer_{layer}_fmt", name),
-                    int(lines.get(f"layer_{layer}_dim", dim)),
-                    int(lines.get(f"layer_{layer}_rope", 0)),
-                    int(lines.get(f"layer_{layer}_head", 0)),
+            alike = LayerSpec(name, int(dim))
+            # Most often nothing is said of single layers but how many rows they hold.
+            if all(each.endswith("_tokens") for each in lines if each.startswith("layer_")):
+                specs = (alike,) * len(layers)
+            else:
+                specs = tuple(
+                    LayerSpec(
+                        lines.get(f"layer_{layer}_fmt", name),
+                        int(lines.get(f"layer_{layer}_dim", dim)),
+                        int(lines.get(f"layer_{layer}_rope", 0)),
+                        int(lines.get(f"layer_{layer}_head", 0)),
+                    )
+                    for layer in layers
                 )
-                for layer in layers
-            )
             rows = tuple(int(lines.get(f"layer_{layer}_tokens", 0)) for layer in layers)
         except (KeyError, ValueError) as error:
             raise BadReply("V.INFO answered something else") from error

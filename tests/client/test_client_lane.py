@@ -68,6 +68,18 @@ def test_a_single_bulk_string_is_rows_too(play: Play, deadline: Deadline) -> Non
     assert places.memory == [bytearray(b"abc")]
 
 
+def test_rows_between_large_ones_arrive_in_their_places(play: Play, deadline: Deadline) -> None:
+    """After a large one no more than a line is received, whatever comes next."""
+    rows = [bytes([index]) * length for index, length in enumerate((70_000, 3, 200_000, 90, 65_536, 1))]
+    bulks = b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in rows)
+    lane = connect(play(say(b"*%d\r\n" % len(rows) + bulks + b"+" + b"x" * 500 + b"\r\n")), deadline)
+    places = Places(*map(len, rows))
+    assert lane.receive_rows(places, deadline) == len(rows)
+    assert places.memory == rows
+    lane.pending += 1
+    assert lane.receive(deadline) == "x" * 500
+
+
 def test_bytes_are_counted_over_connections(play: Play, deadline: Deadline) -> None:
     peer, traffic = play(say(b"+OK\r\n"), say(b"+OK\r\n")), Traffic()
     for _ in range(2):

@@ -123,6 +123,36 @@ def test_a_hung_server_does_not_get_the_whole_deadline_to_greet(play: Play) -> N
     over.set()
 
 
+def test_the_first_question_does_not_wait_for_the_greeting(play: Play) -> None:
+    def together(connection: socket.socket) -> None:
+        assert read_until(connection, b"GO\r\n").startswith(b"*1\r\n$4\r\nPING\r\n")
+        connection.sendall(b"+PONG\r\n:1\r\n")
+        read_until(connection, b"GO\r\n")
+        connection.sendall(b":2\r\n")
+
+    link = link_to(play(together))
+    assert [link.exchange(go), link.exchange(go)] == [1, 2]
+
+
+def test_much_is_not_sent_to_a_server_that_has_not_answered(play: Play) -> None:
+    over, got = threading.Event(), bytearray()
+
+    def hung(connection: socket.socket) -> None:
+        connection.settimeout(20)
+        while piece := connection.recv(1 << 16):
+            got.extend(piece)
+        over.set()
+
+    def store(lane: Lane, deadline: Deadline) -> object:
+        lane.send(("SET", "k", memoryview(bytearray(1 << 20))), deadline)
+        return lane.receive(deadline)
+
+    link = Link(Endpoint(port=play(hung).port), total=100, silence=100, connect=0.05)
+    with pytest.raises(Unavailable):
+        link.exchange(store)
+    assert over.wait(20) and got == b"*1\r\n$4\r\nPING\r\n"
+
+
 def test_exchanges_of_many_threads_do_not_mix(play: Play) -> None:
     replies = [b":%d\r\n" % number for number in range(40)]
     link = link_to(play(answers(*replies)))

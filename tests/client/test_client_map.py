@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 import redis
 from pionkv.client import PionPromptCache, blank
-from pionkv.client.errors import BadReply, NotStored
+from pionkv.client.deadline import Deadline
+from pionkv.client.endpoint import Endpoint
+from pionkv.client.errors import BadReply, NotStored, OtherTokens
+from pionkv.client.lane import Lane
+from pionkv.client.link import Link, Work
 from pionkv.client.mapping import File, NotMapped, PrefixMap, Side, fill
+from pionkv.client.prefix import restore
+from pionkv.client.reuse import find
+from pionkv.client.route import LaneName, Route
 from pionkv.client.rows import room
 from pionkv.kernels import LayerSpec
 from pionkv.kernels.formats import FORMATS
@@ -249,3 +256,68 @@ def test_room_for_the_next_tokens_is_empty_whatever_memory_held(
         for cache in restored:
             for side in (cache.keys, cache.values):
                 assert side.shape[2] == 512 and not mx.any(side[:, :, 256:]).item()
+
+
+@pytest.mark.parametrize("lane", ["map", "tcp"])
+def test_everything_about_a_prefix_that_was_found_is_asked_at_once(
+    tiny: Tiny, store_port: int, lane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny()
+    cache_for(model, store_port).get_or_prefill(IDS)
+    steps: list[str] = []
+    send, receive, rows = Lane.send, Lane.receive, Lane.receive_rows
+
+    def sent(self: Lane, command: Any, deadline: Deadline) -> None:
+        steps.append(str(command[0]))
+        send(self, command, deadline)
+
+    def received(self: Lane, deadline: Deadline) -> object:
+        steps.append("")
+        return receive(self, deadline)
+
+    def received_rows(self: Lane, *arguments: Any) -> int:
+        steps.append("")
+        return rows(self, *arguments)
+
+    monkeypatch.setattr(Lane, "send", sent)
+    monkeypatch.setattr(Lane, "receive", received)
+    monkeypatch.setattr(Lane, "receive_rows", received_rows)
+    cache = cache_for(model, store_port, lane=lane)
+    cache.get_or_prefill(IDS)
+    assert cache.stats()["hits"] == 1
+    flights = [group.split() for group in " ".join(step or "|" for step in steps).split("|")]
+    asked = ["KV.PREFIX.LOOKUP", "KV.PREFIX.BLOCKS", "V.INFO", "V.INFO"]
+    last = "KV.PREFIX.MAP" if lane == "map" else "V.FETCHALL"
+    assert [each for each in flights if each] == [["PING", "KV.PREFIX.MATCH"], [*asked, last]]
+
+
+@pytest.mark.parametrize("lane", ["map", "tcp"])
+def test_what_turns_out_to_be_something_else_is_not_taken(
+    tiny: Tiny, store_port: int, lane: LaneName
+) -> None:
+    """Rows that are on their way when the tokens turn out to differ, and places of another generation."""
+    model = tiny()
+    cache = cache_for(model, store_port, lane=lane)
+    expected = bits(cache.get_or_prefill(IDS))
+    shape = cache.shape
+    assert shape is not None
+    endpoint, digest = Endpoint(port=store_port), cache.model_digest
+    link = Link(endpoint, total=60, silence=60, connect=60)
+
+    def taken(ids: list[int], newer: int) -> Work[list[Any]]:
+        def work(connection: Lane, deadline: Deadline) -> list[Any]:
+            found = find(connection, deadline, digest, IDS, whole=False)
+            assert found is not None
+            where = (connection, deadline, found.namespace, shape, ids, Route.of(lane, endpoint, 1), None)
+            return restore(*where, found.generation + newer)
+
+        return work
+
+    other = [*IDS[:-1], (IDS[-1] + 1) % 300]
+    for _ in range(2):
+        with pytest.raises(OtherTokens):
+            link.exchange(taken(other, 0))
+        with pytest.raises(NotStored, match="replaced"):
+            link.exchange(taken(IDS, 1))
+        assert bits(link.exchange(taken(IDS, 0))) == expected
+    link.close()

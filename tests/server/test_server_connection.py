@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import termios
+import time
 
 import pytest
 from pionkv.protocol.errors import CommandError
@@ -147,6 +150,23 @@ def test_too_many_clients(start_local) -> None:
     assert first.command("PING") == second.command("PING") == "PONG"
     assert third.read_to_end() == b"-ERR max number of clients reached\r\n"
     assert first.command("PING") == "PONG"
+
+
+def test_a_unix_socket_takes_more_than_the_systems_own_buffer(start_local, tmp_path) -> None:
+    """While its peer does not read: the server is not stopped after each fifth of a MB."""
+    path, value = tmp_path / "s", bytes(2 << 20)
+    start_local(unix_socket=path)
+    with socket.socket(socket.AF_UNIX) as peer, socket.socket(socket.AF_UNIX) as usual:
+        most = usual.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) * 3 // 2
+        peer.connect(str(path))
+        peer.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n%b\r\n" % (len(value), value))
+        assert peer.recv(16) == b"+OK\r\n"
+        peer.sendall(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n")
+        room, end = bytearray(4), time.monotonic() + 20
+        while int.from_bytes(room, "little") <= most and time.monotonic() < end:
+            time.sleep(0.01)
+            fcntl.ioctl(peer, termios.FIONREAD, room)
+        assert int.from_bytes(room, "little") > most
 
 
 def test_a_unix_socket(start_local, tmp_path) -> None:
