@@ -59,6 +59,8 @@ TABLES = (
 )
 _SPARE_TABLES = 32
 _MAX_READERS = 1024
+_LEAST_MAP_BYTES = 1 << 30
+"""Where a process may not have as much address space as is asked for, it is halved down to this."""
 _CACHED_BYTES = 32 << 20
 _COUNTERS = b"counters"
 CHECKPOINT_BEGUN = b"checkpoint begun"
@@ -283,7 +285,7 @@ class Catalog:
 
     Args:
         path: The environment's directory; made when missing.
-        map_bytes: Address space reserved at first; doubled whenever a write does not fit.
+        map_bytes: Address space reserved, if there is so much.
         synced: Whether each commit reaches the disk before it returns.
         release: Called after a commit with the pages it freed, and `reuse`.
         worker: The number that this process writes into what it changes.
@@ -320,10 +322,23 @@ class Catalog:
         return cls(path, map_bytes, synced=False, release=lambda freed, reuse: None, read_only=True)
 
     def _open(self, map_bytes: int) -> None:
-        change = not self._read_only
         self._env: Any = None
         try:
-            self._env = env = lmdb.open(
+            self._env = env = self._map(map_bytes)
+            pages, page_bytes = env.info()["last_pgno"] + 1, env.stat()["psize"]
+            if self._data.stat().st_size < pages * page_bytes:
+                raise CatalogCorrupt("its file is shorter than its contents")
+            self.tables = {name: self._table(name) for name in TABLES}
+        except BaseException as error:
+            self.close()
+            if isinstance(error, lmdb.Error | OSError):
+                raise DirectoryError(str(self._path), f"the catalog cannot be opened: {error}") from error
+            raise
+
+    def _map(self, map_bytes: int) -> Any:
+        change = not self._read_only
+        try:
+            return lmdb.open(
                 str(self._path),
                 readonly=not change,
                 create=change,
@@ -338,15 +353,10 @@ class Catalog:
                 readahead=False,
                 max_spare_txns=4,
             )
-            pages, page_bytes = env.info()["last_pgno"] + 1, env.stat()["psize"]
-            if self._data.stat().st_size < pages * page_bytes:
-                raise CatalogCorrupt("its file is shorter than its contents")
-            self.tables = {name: self._table(name) for name in TABLES}
-        except BaseException as error:
-            self.close()
-            if isinstance(error, lmdb.Error | OSError):
-                raise DirectoryError(str(self._path), f"the catalog cannot be opened: {error}") from error
-            raise
+        except lmdb.MemoryError:
+            if map_bytes // 2 < _LEAST_MAP_BYTES:
+                raise
+            return self._map(map_bytes // 2)
 
     def _table(self, name: str) -> Any:
         try:
@@ -360,9 +370,8 @@ class Catalog:
             raise StoreClosed
         try:
             return Reader(self, self._env.begin())
-        except lmdb.MapResizedError:
-            self.adopt_growth()
-            return self.snapshot()
+        except lmdb.MapResizedError as error:
+            raise self._outgrown() from error
         except lmdb.Error as error:
             raise CatalogCorrupt(str(error)) from error
 
@@ -375,7 +384,7 @@ class Catalog:
     def write(self, change: Callable[[Writer], T], *, reuse: bool = False, counts: bool = True) -> T:
         """Run `change` in the write transaction and commit.
 
-        `change` may run more than once (when the map has to grow), so it must not touch anything but its
+        `change` may run more than once (when room is made for it), so it must not touch anything but its
         writer. An exception from it aborts the transaction.
 
         Args:
@@ -384,7 +393,7 @@ class Catalog:
             counts: Whether it is one of `commits`.
 
         Raises:
-            NoSpace: The file system is full; nothing changed.
+            NoSpace: The file system is full, or the address space reserved; nothing changed.
             CatalogCorrupt: LMDB reports damage, or anything else it should not.
         """
         while True:
@@ -397,12 +406,10 @@ class Catalog:
                     stored = writer.totals.bytes
                     result = change(writer)
                     writer.finish()
-            except lmdb.MapFullError:
-                self._env.set_mapsize(self._env.info()["map_size"] * 2)
-                continue
-            except lmdb.MapResizedError:
-                self.adopt_growth()
-                continue
+            except lmdb.MapFullError as error:
+                raise NoSpace("the catalog in the address space it has") from error
+            except lmdb.MapResizedError as error:
+                raise self._outgrown() from error
             except lmdb.Error as error:
                 if is_full(error):
                     if writer is not None and writer.totals.bytes < stored and self.reserve.give_up():
@@ -419,9 +426,13 @@ class Catalog:
         """Whether `close` has not been called."""
         return self._env is not None
 
-    def adopt_growth(self) -> None:
-        """Take over the map size that another process has set."""
-        self._env.set_mapsize(0)
+    def _outgrown(self) -> DirectoryError:
+        """Another process, which has more address space, has made the catalog larger than is seen here."""
+        size = self._env.info()["map_size"]
+        return DirectoryError(
+            str(self._path),
+            f"the catalog is larger than the address space this process has for it, {size} bytes",
+        )
 
     def sync(self) -> None:
         """Bring everything committed to the disk."""

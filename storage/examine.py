@@ -32,13 +32,11 @@ from .keyspace.large import LargeValue
 from .maps import PageMaps
 from .namespaces import discard
 from .opening import close_engine, open_engine
-from .options import Durability, StoreOptions
+from .options import MAP_BYTES, Durability, StoreOptions
 from .page import region_key
 from .reaper import Reaper
 from .records import NamespaceRecord, SessionRecord, StateRecord
 from .recovery import read_marker
-
-MAP_BYTES = 1 << 30
 
 
 class State(StrEnum):

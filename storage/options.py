@@ -17,6 +17,13 @@ class Durability(Enum):
     """Synced before a call returns: after a machine crash everything acknowledged is there."""
 
 
+MAP_BYTES = 1 << 38
+"""Address space for the catalog. Memory and disk are taken as it grows, so this may be far more than there is
+of both. It cannot be changed later: LMDB's binding ends every read transaction of the process then, and what
+a machine crash falls back to is held by one (see checkpoint.py).
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     """Settings of a store; the defaults suit a server.
@@ -28,7 +35,8 @@ class StoreOptions:
         max_layers: Layers a session may hold.
         max_name_bytes: Length of a session or namespace name.
         max_snapshots: Snapshots a session may hold at a time.
-        catalog_map_bytes: Address space first reserved for the catalog; it grows by itself.
+        catalog_map_bytes: Address space reserved for the catalog, which cannot grow beyond it; less where a
+            process may not have so much.
         max_maps: Page maps (and so file handles) a process keeps for reading.
         max_open_pages: Pages a process keeps open for writing.
         worker: Number of this process among those that serve the directory; noted in what it publishes.
@@ -42,7 +50,7 @@ class StoreOptions:
     max_layers: int = 1024
     max_name_bytes: int = 520
     max_snapshots: int = 16
-    catalog_map_bytes: int = 1 << 30
+    catalog_map_bytes: int = MAP_BYTES
     max_maps: int = 1024
     max_open_pages: int = 256
     worker: int = 0

@@ -6,6 +6,7 @@ Names are those of `Peer` below, or of any method of a store.
 
 import ast
 import itertools
+import resource
 import sys
 
 import numpy as np
@@ -27,6 +28,9 @@ class Peer:
         if "durability" in options:
             options["durability"] = Durability(options["durability"])
         boot = options.pop("boot", None)
+        if "address_space" in options:
+            limit = options.pop("address_space")
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         self.store = Store.open(path, StoreOptions(**options), boot=boot)
         self.write = None
         self.views = []
@@ -93,10 +97,6 @@ class Peer:
 
     def mapped(self) -> int:
         return len(self.store._engine.maps.numbers())
-
-    def fill_catalog(self, count: int) -> None:
-        for number in range(count):
-            self.store.create_session(b"filler%06d" % number, SCHEMA)
 
     def write_for_ever(self, seed: int) -> None:
         """Stores prefixes, saying before and after each what it does; ends only by a signal."""

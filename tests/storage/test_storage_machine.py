@@ -51,9 +51,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(durability=st.sampled_from(list(Durability)))
     def start(self, durability):
         self.folder = Path(tempfile.mkdtemp())
-        self.options = StoreOptions(
-            durability=durability, max_maps=3, max_open_pages=3, catalog_map_bytes=1 << 17
-        )
+        self.options = StoreOptions(durability=durability, max_maps=3, max_open_pages=3)
         self.store = Store.open(self.folder / "data", self.options)
         self.model = Model()
         self.views = []

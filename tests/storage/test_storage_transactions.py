@@ -146,15 +146,29 @@ def test_under_always_each_page_is_synced_once_before_it_is_named(open_store, mo
     assert synced == [str(driver.files[0])]
 
 
-def test_a_catalog_that_has_to_grow_publishes_once(open_store):
-    """The change is run again after the map was doubled."""
-    driver = open_store(StoreOptions(catalog_map_bytes=1 << 17))
-    for number in range(60):
-        receipt = publish(driver, b"p%03d" % number, manifest=b"\x81\xa1x\xda\x10\x00" + b"m" * 4096)
-        assert receipt.tokens == 4
-    info = driver.store.info()
-    assert (info.namespaces, info.rows, info.pages) == (60, 60 * 16, 60)
-    assert all(holds(driver, b"p%03d" % number) for number in range(60))
+def test_a_full_catalog_refuses_and_keeps_what_it_has(open_store):
+    driver = open_store(StoreOptions(catalog_map_bytes=1 << 20))
+    manifest = b"\x81\xa1x\xda\x10\x00" + b"m" * 4096
+    published = 0
+    with pytest.raises(NoSpace, match="no space left for the catalog in the address space it has"):
+        while True:
+            publish(driver, b"p%03d" % published, manifest=manifest)
+            published += 1
+    assert published > 5
+
+    def check(driver, count):
+        info = driver.store.info()
+        assert (info.namespaces, info.rows, info.pages) == (count, count * 16, count)
+        assert all(holds(driver, b"p%03d" % number) for number in range(count))
+
+    check(driver, published)
+    with pytest.raises(NoSpace):
+        driver.store.close()  # there is no room to note a checkpoint either
+    driver = open_store()
+    check(driver, published)
+    for number in range(published, published + 60):
+        publish(driver, b"p%03d" % number, manifest=manifest)
+    check(driver, published + 60)
 
 
 def test_pieces_of_any_size_are_digested_like_one(driver):
