@@ -1,8 +1,10 @@
 """Moving bytes: pionkv beside redis-server, and both beside a bare socket, in one run.
 
 The same lean client (one blocking socket, `recv_into` a warm buffer) drives every server, so that only the
-servers differ. Sizes are those of one layer's rows. CPU seconds of each server are read from the kernel.
-Where Valkey is to be had (see tests/engines.py) it is a peer, too, with rows of its own and no targets.
+servers differ; they are on one core, and it on another. What is timed follows a run of the same that is not:
+64 MiB through another socket leave the system with other memory for the next, which then takes up to three
+times as long. Sizes are those of one layer's rows. CPU seconds of each server are read from the kernel. Where
+Valkey is to be had (see tests/engines.py) it is a peer, too, with rows of its own and no targets.
 
     python tests/benchmarks/bench_io.py [--rounds 9] [--unix]
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,6 +39,8 @@ from server_process import ServerProcess  # noqa: E402
 MIB = 1 << 20
 DIM = 1024
 ROW = 2 * DIM
+TIMED_BYTES = 16 * MIB
+"""What is timed moves at least so many: several of what is smaller, one after the other."""
 DISTINCT = 3
 """Different contents that rounds rotate through."""
 PEERS = ("redis", "valkey")
@@ -118,12 +123,26 @@ class Bench:
             while client.info("pion")["kernels_loading"]:
                 threading.Event().wait(0.05)
         self.rows: list[Row] = []
+        self.all_cores, self.cores = os.sched_getaffinity(0), two_cores()
+
+    def pin(self, apart: bool = True) -> None:
+        """Event loops of servers on one core and who asks them on another, or all of them anywhere.
+
+        Left alone the system sometimes runs a server and its client in turn on one core, which is several
+        times as fast, and sometimes beside each other; which of them is chance. Threads that pack are best
+        left alone: those that a loop starts while it is pinned are with it.
+        """
+        servers, here = self.cores if apart else (self.all_cores, self.all_cores)
+        for pid in (self.ours_process.pid, *(peer.pid for peer in self.peers.values())):
+            os.sched_setaffinity(pid, servers)
+        os.sched_setaffinity(0, here)
 
     def sizes(self) -> None:
         targets = {1: (1.0, 1.0), 4: (1.1, 1.0), 16: (1.8, 1.5), 64: (3.0, 1.5)}
         for mb, (fetch_target, store_target) in targets.items():
             size = mb * MIB
             contents, count = Contents(size), b"%d" % (size // ROW)
+            times = max(1, TIMED_BYTES // size)
             self.ours.call(b"KV.PREFIX.REGISTER", b"io", b"%d" % DIM, b"fp16")
             stores: Counter[Wire] = Counter()
 
@@ -147,12 +166,14 @@ class Bench:
                 wire.send(b"GET", b"k%d" % turn[wire])
                 wire.bulk()
 
-            stored = interleaved({"pionkv": store, **self._of_peers(set_)}, self.rounds, 2)
-            fetched = interleaved({"pionkv": fetch, **self._of_peers(get)}, self.rounds, 2)
+            stores_of = {"pionkv": store, **self._of_peers(set_)}
+            fetches_of = {"pionkv": fetch, **self._of_peers(get)}
+            stored = interleaved(repeated(stores_of, times), self.rounds, 2, after_itself=True)
+            fetched = interleaved(repeated(fetches_of, times), self.rounds, 2, after_itself=True)
             fetch()
             assert bytes(self.ours.room[:size]) in [bytes(v) for v in contents.versions], "wrong rows"
-            self._add(f"FETCH NATIVE {mb} MiB", size, fetched, "{} GET", fetch_target)
-            self._add(f"STOREBATCH F16 {mb} MiB", size, stored, "{} SET", store_target)
+            self._add(f"FETCH NATIVE {mb} MiB", times * size, fetched, "{} GET", fetch_target)
+            self._add(f"STOREBATCH F16 {mb} MiB", times * size, stored, "{} SET", store_target)
             self._forget(b"io")
 
     def _of_peers(self, work: Callable[[Wire], None]) -> dict[str, Callable[[], None]]:
@@ -182,9 +203,9 @@ class Bench:
                 wire.send(b"V.FETCH", b"raw_pk", b"0", b"RANGE", b"0", count, b"FMT", b"RAW")
                 wire.bulk()
 
-            with bare_sender(name, contents.versions[0]) as receive:
+            with bare_sender(name, contents.versions[0], self.cores[0]) as receive:
                 bare = partial(receive, wire.room)
-                seconds = interleaved({"pionkv": fetch, "socket": bare}, self.rounds, 2)
+                seconds = interleaved({"pionkv": fetch, "socket": bare}, self.rounds, 2, after_itself=True)
             self._add(f"FETCH RAW 64 MiB over {name}", size, seconds, f"bare {name} socket", 0.85)
         self.ours.call(b"KV.PREFIX.DROP", b"raw")
 
@@ -213,7 +234,7 @@ class Bench:
                 wire.bulk(index * size)
 
         arms = {"pionkv": fetchall, **self._of_peers(gets)}
-        seconds = interleaved(arms, self.rounds, 2)
+        seconds = interleaved(arms, self.rounds, 2, after_itself=True)
         for arm in arms.values():
             arm()
         for wire in self.wires.values():
@@ -251,7 +272,7 @@ class Bench:
             "packed": lambda: store(b"packed_pk", b"F32"),
             "raw": lambda: store(b"plain_pk", b"RAW"),
         }
-        seconds = interleaved(arms, self.rounds, 2)
+        seconds = interleaved(arms, self.rounds, 2, after_itself=True)
         row = rate_row(
             "STOREBATCH fp32 in, mlx4g32 stored, 16 MiB", "GB/s", size / 1e9, seconds["packed"],
             ("STOREBATCH RAW", seconds["raw"]), 0.5,
@@ -278,7 +299,7 @@ class Bench:
             def reply(theirs: Any = theirs, count: int = count, got: dict[str, Any] = received) -> None:
                 got["reply"] = theirs.execute_command("V.FETCH", "cl_pk", 0, "RANGE", 0, count, "FMT", "RAW")
 
-            seconds = interleaved({"lane": lane, "redis-py": reply}, self.rounds, 2)
+            seconds = interleaved({"lane": lane, "redis-py": reply}, self.rounds, 2, after_itself=True)
             assert received["lane"].tobytes() == received["reply"] == bytes(blob), "wrong rows"
             row = rate_row(
                 f"client receives {mb} MiB", "GB/s", size / 1e9, seconds["lane"],
@@ -351,13 +372,23 @@ class Bench:
             self.rows.append(row)
 
 
+def repeated(arms: Mapping[str, Callable[[], None]], times: int) -> dict[str, Callable[[], None]]:
+    """Each arm several times in a row."""
+
+    def run(arm: Callable[[], None]) -> None:
+        for _ in range(times):
+            arm()
+
+    return {name: partial(run, arm) for name, arm in arms.items()}
+
+
 def cpu_seconds(pid: int) -> float:
     """User and system seconds of a process so far, to the nanosecond: /proc counts in hundredths."""
     return time.clock_gettime((~pid << 3) | 2)  # its clock, as clock_getcpuclockid(3) makes it on Linux
 
 
 @contextmanager
-def bare_sender(kind: str, data: memoryview) -> Iterator[Callable[[memoryview], None]]:
+def bare_sender(kind: str, data: memoryview, cores: set[int]) -> Iterator[Callable[[memoryview], None]]:
     """A thread-less peer process that sends `data` for each byte it gets: the socket's own speed."""
     if kind == "TCP":
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -368,6 +399,7 @@ def bare_sender(kind: str, data: memoryview) -> Iterator[Callable[[memoryview], 
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     child = os.fork()
     if child == 0:
+        os.sched_setaffinity(0, cores)
         ours.close()
         while theirs.recv(1):
             theirs.sendall(data)
@@ -385,6 +417,15 @@ def bare_sender(kind: str, data: memoryview) -> Iterator[Callable[[memoryview], 
     finally:
         ours.close()
         os.waitpid(child, 0)
+
+
+def two_cores() -> tuple[set[int], set[int]]:
+    """Two cores that share nothing if there are such, else two of those there are, or twice the same."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    topology = Path(f"/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list")
+    siblings = re.findall(r"\d+", topology.read_text()) if topology.exists() else []
+    apart = [core for core in others if str(core) not in siblings] or others or [first]
+    return {first}, {apart[0]}
 
 
 class PeerServer(NamedTuple):
@@ -447,6 +488,7 @@ def main() -> None:
         for name, part in parts.items():
             if not options.only or name in options.only.split(","):
                 begin = time.perf_counter()
+                bench.pin(name != "packing")
                 part()
                 print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
         write_results("io", bench.rows)

@@ -76,12 +76,13 @@ def rate_row(
 
 
 def interleaved(
-    arms: Mapping[str, Callable[[], object]], rounds: int = 7, warm_up: int = 1
+    arms: Mapping[str, Callable[[], object]], rounds: int = 7, warm_up: int = 1, *, after_itself: bool = False
 ) -> dict[str, list[float]]:
     """Seconds of every arm in every round.
 
     Each round runs all arms once, in an order of its own, the same in every run: an arm finds the memory and
-    the caches that the one before it left, so none may always follow the same other.
+    the caches that the one before it left, so none may always follow the same other. With `after_itself` it
+    is run once untimed just before, so that it finds what it has left itself.
     """
     for _ in range(warm_up):
         for arm in arms.values():
@@ -90,6 +91,8 @@ def interleaved(
     order = Random(0)
     for _ in range(rounds):
         for name, arm in order.sample(list(arms.items()), len(arms)):
+            if after_itself:
+                arm()
             begin = time.perf_counter()
             arm()
             seconds[name].append(time.perf_counter() - begin)
