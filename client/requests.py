@@ -191,10 +191,9 @@ class SessionInfo:
         try:
             layers = range(int(lines["num_layers"]))
             dim, name = lines["value_dim"], lines["v_format"]
-            alike = LayerSpec(name, int(dim))
             # Most often nothing is said of single layers but how many rows they hold.
             if all(each.endswith("_tokens") for each in lines if each.startswith("layer_")):
-                specs = (alike,) * len(layers)
+                specs = (LayerSpec(name, int(dim)),) * len(layers)
             else:
                 specs = tuple(
                     LayerSpec(

@@ -25,6 +25,7 @@ from .events import NEED_DATA, Argument, Body, BulkMore, BulkStart, Command, Nee
 from .inline import split_inline
 from .intake import CR, HEADER_BYTES, LARGE_BULK, LF, Intake, LineTooLong
 from .limits import DEFAULT_LIMITS, Limits
+from .scanning import ARRAY, BULK
 
 __all__ = [
     "NEED_DATA", "Argument", "Body", "BulkMore", "BulkStart", "Command", "RequestEvent", "RequestParser",
@@ -32,7 +33,6 @@ __all__ = [
 
 RequestEvent: TypeAlias = NeedDataType | Command | BulkStart | BulkMore
 
-ARRAY, BULK = ord("*"), ord("$")
 UNKNOWN = -1
 
 _ARRAY_HEADER = re.compile(rb"\*(0|-?[1-9][0-9]{0,18})\r\n").match

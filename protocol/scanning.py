@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-ARRAY, BULK, CR, LF, ZERO, NINE = 42, 36, 13, 10, 48, 57
+from .intake import CR, LF
+
+ARRAY, BULK, ZERO, NINE = b"*$09"
 DIGITS = 5
 """Longer numbers are left to the parser that works by hand."""
 

@@ -55,8 +55,6 @@ class Entry:
     """Answers several lines of it in one step, when nothing changes."""
     brief: bool
     """It is not on plain keys, answered at once as a rule, and leaves the connection as it was."""
-    quick: bool
-    """It is either, so that lines of it that came together are taken together."""
     needs_auth: bool
     fewest: int
     most: int
@@ -131,7 +129,6 @@ def _entry(
     several: Several | None,
 ) -> Entry:
     keyed = handler if isinstance(handler, Keyed) else None
-    brief = spec.name in BRIEF
     return Entry(
         spec,
         handler,
@@ -140,8 +137,7 @@ def _entry(
         changes=keyed is not None and keyed.changes,
         batch=keyed.batch if keyed is not None else None,
         several=several,
-        brief=brief,
-        quick=brief or keyed is not None,
+        brief=spec.name in BRIEF,
         needs_auth="no_auth" not in spec.flags,
         fewest=abs(spec.arity),
         most=spec.arity if spec.arity >= 0 else sys.maxsize,

@@ -115,7 +115,7 @@ class Runner(ABC):
             shortest = longest if alike else min(map(len, lines))
             if (
                 entry is None
-                or not entry.quick
+                or not (entry.run or entry.brief)
                 or not entry.fewest <= shortest <= longest <= entry.most
                 or not self._lets_in(entry, lines)
             ):

@@ -160,17 +160,14 @@ def _run_of_client(
 def _run_at_once(
     keys: KeyWriter, protocol: int, entry: Entry, lines: Sequence[Sequence[Argument]]
 ) -> Sequence[bytes] | None:
-    """Run lines that arrived together in one step; None when nothing was done."""
+    """Run lines of a command that changes something in one step; None when nothing was done."""
     if entry.batch is None:
         return None
-    writer = keys.writer if isinstance(keys, KeyWriter) else None
-    before = writer.changes if writer is not None else 0
+    before = keys.writer.changes
     try:
         return entry.batch(keys, cast("Sequence[list[bytes]]", lines), protocol)
-    except (PageGone, PageCorrupt):
-        raise
     except (CommandError, StorageError):
-        if writer is not None and writer.changes != before:
+        if keys.writer.changes != before:
             raise
         return None
 

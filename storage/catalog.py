@@ -136,28 +136,28 @@ class Reader:
     def session(self, sid: bytes) -> SessionRecord | None:
         """The session of this name; a shared object, not to be changed."""
         # LMDB knows no empty key: it calls one an error.
-        raw = self.txn.get(key_of(sid), None, self.tables["sessions"]) if sid else None
+        raw = self.get("sessions", key_of(sid)) if sid else None
         if raw is None:
             return None
         return self.catalog.decoded.get(sid, raw)
 
     def namespace(self, unit: bytes) -> NamespaceRecord | None:
         """The unit of this name, decoded anew."""
-        raw = self.txn.get(key_of(unit), None, self.tables["namespaces"])
+        raw = self.get("namespaces", key_of(unit))
         return None if raw is None else NamespaceRecord.decode(raw)
 
     def page(self, page: int) -> PageRecord | None:
         """The record of a page."""
-        raw = self.txn.get(page.to_bytes(8, "big"), None, self.tables["pages"])
+        raw = self.get("pages", page.to_bytes(8, "big"))
         return None if raw is None else PageRecord.decode(raw)
 
     def names_page(self, page: int) -> bool:
         """Whether there is a record of a page."""
-        return self.txn.get(page.to_bytes(8, "big"), None, self.tables["pages"]) is not None
+        return self.get("pages", page.to_bytes(8, "big")) is not None
 
     def counters(self) -> Counters:
         """The store-wide numbers; a shared object, not to be changed."""
-        raw = self.txn.get(_COUNTERS, None, self.tables["meta"])
+        raw = self.get("meta", _COUNTERS)
         if raw is None:
             return Counters()
         known = self.catalog.counted

@@ -194,7 +194,5 @@ class Engine:
 
     def make_room(self, writer: Writer, unit: bytes, needed: int) -> None:
         """The same within the transaction that publishes: other processes may have written meanwhile."""
-        limit = self.options.max_bytes
-        if limit is not None and writer.totals.bytes + needed > limit:
-            keep = {unit, *self.writing}
-            make_room(writer, needed, limit, keep, self.clock(), tiered=self.options.tiered)
+        keep = {unit, *self.writing}
+        make_room(writer, needed, self.options.max_bytes, keep, self.clock(), tiered=self.options.tiered)

@@ -19,7 +19,7 @@ import xxhash
 from .errors import DirectoryError, NoHandles, NoSpace, PageCorrupt
 from .extents import TAIL, is_tail
 from .files import FULL, NO_HANDLES
-from .page import BLOCK, PageLayout, page_path, region_key
+from .page import PageLayout, align, page_path, region_key
 from .spares import Freed, Spare, Spares
 
 _Place = tuple[bytes, int, bool]
@@ -122,8 +122,7 @@ class OpenPage:
         end = row + count
         if there := self._blocks.get(region, 0):
             row, end = max(row, there), max(end, there)
-        # Whole blocks, rounded up: `align` of both, without two calls.
-        return (-(-end * row_bytes // BLOCK) + -row * row_bytes // BLOCK) * BLOCK
+        return align(end * row_bytes) - align(row * row_bytes)
 
     def extend(self, length: int) -> None:
         """Make the file at least this long; holes take no space."""

@@ -111,7 +111,7 @@ def _assemble(
         number = catalog.write(lambda writer: writer.new_writer())
         directory.become_writer(number)
         with catalog.snapshot() as reader:
-            directory.sweep(lambda page: reader.get("pages", page.to_bytes(8, "big")) is not None)
+            directory.sweep(reader.names_page)
         pages = OpenPages(directory.pages, number, options.max_open_pages, reaper.unlink)
         maps = PageMaps(directory.pages, options.max_maps, pieces_of(catalog), reaper)
         if rolled_back:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import listing, manifests, namespaces, receipts, transactions
+from . import claims, listing, manifests, namespaces, receipts, transactions
 from .accounts import EVERYTHING, Listing
 from .bases import PrefixPlan
 from .engine import Engine
@@ -45,6 +45,27 @@ class PrefixCalls:
         """What publishing a transaction has made, here or in another process, now or before a restart."""
         with self._engine.catalog.snapshot() as reader:
             return receipts.find(reader, txn)
+
+    def claim(self, namespace: bytes, owner: bytes, lease: float) -> claims.Answer:
+        """Ask for the right to compute a prefix; again by the same owner, the lease begins anew.
+
+        Args:
+            namespace: The prefix; it need not be there.
+            owner: Who asks; no two of any process may be the same.
+            lease: Seconds after which the claim is over.
+
+        Raises:
+            NameLimit: The name is empty or too long.
+        """
+        return claims.claim(self._engine, namespace, owner, lease)
+
+    def release_claim(self, namespace: bytes, owner: bytes) -> bool:
+        """Give a claim back; whether there was one."""
+        return claims.release(self._engine, namespace, owner)
+
+    def is_claimed(self, namespace: bytes) -> bool:
+        """Whether somebody has the right to compute a prefix."""
+        return claims.is_claimed(self._engine, namespace)
 
     def truncate(self, namespace: bytes, tokens: int) -> int:
         """Cut every layer of both sides to at most `tokens` rows; states go when rows do. The generation.

@@ -82,6 +82,7 @@ class Location(NamedTuple):
 
 def rows(engine: Engine, sid: bytes, layer: int, start: int, end: int, at: int | None = None) -> Rows | None:
     """See `Store.rows`."""
+    # As `_read` does, of one layer: a reader of single layers asks often enough for its lists to show.
     select = _range(start, end)
 
     def attempt() -> Rows | None:

@@ -58,9 +58,13 @@ class Store(PrefixCalls, TierCalls):
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], options: StoreOptions | None = None, *,
-        clock: Callable[[], float] = time.time, boot: str | None = None,
-    ) -> Self:  # fmt: skip
+        cls,
+        path: str | os.PathLike[str],
+        options: StoreOptions | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        boot: str | None = None,
+    ) -> Self:
         """Open a data directory, making it when it is missing; sweep what dead processes left in it.
 
         Args:
@@ -220,27 +224,6 @@ class Store(PrefixCalls, TierCalls):
         """
         return prompts.match(self._engine, ids, model, fewest, whole, listing)
 
-    def claim(self, namespace: bytes, owner: bytes, lease: float) -> claims.Answer:
-        """Ask for the right to compute a prefix; again by the same owner, the lease begins anew.
-
-        Args:
-            namespace: The prefix; it need not be there.
-            owner: Who asks; no two of any process may be the same.
-            lease: Seconds after which the claim is over.
-
-        Raises:
-            NameLimit: The name is empty or too long.
-        """
-        return claims.claim(self._engine, namespace, owner, lease)
-
-    def release_claim(self, namespace: bytes, owner: bytes) -> bool:
-        """Give a claim back; whether there was one."""
-        return claims.release(self._engine, namespace, owner)
-
-    def is_claimed(self, namespace: bytes) -> bool:
-        """Whether somebody has the right to compute a prefix."""
-        return claims.is_claimed(self._engine, namespace)
-
     def models(self, tenant: bytes = b"") -> dict[bytes, int]:
         """The models that a tenant's namespaces were registered under, and how many each; see `match`."""
         return prompts.models(self._engine, tenant)
@@ -254,9 +237,16 @@ class Store(PrefixCalls, TierCalls):
         return namespaces.iter_namespaces(self._engine, tag)
 
     def begin_write(
-        self, sid: bytes, layer: int, start: int, count: int, *,
-        last: bool = False, follows: bool = False, suits: Suits | None = None,
-    ) -> RowsWrite:  # fmt: skip
+        self,
+        sid: bytes,
+        layer: int,
+        start: int,
+        count: int,
+        *,
+        last: bool = False,
+        follows: bool = False,
+        suits: Suits | None = None,
+    ) -> RowsWrite:
         """Begin to write rows [start, start + count) of a layer, over rows there are or right after.
 
         Where the layer's format codes groups they are filled as fp16 rows: `spec` of the write says so.

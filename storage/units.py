@@ -44,9 +44,8 @@ def refresh(writer: Writer, record: NamespaceRecord, *, moved: bool = True) -> N
         record: The unit.
         moved: Whether what can be read of it has changed, and so its generation.
     """
-    sids = sids_of(record.unit)
-    sessions = [session for session in map(writer.session, sids) if session is not None]
-    record.tokens, record.layers = _tokens(sessions, len(sids))
+    sessions = sessions_of(writer, record.unit)
+    record.tokens, record.layers = _tokens(sessions, len(sids_of(record.unit)))
     record.bytes = sum([session.live_bytes for session in sessions]) + _state_bytes(writer, record)
     if moved:
         record.generation = writer.generation

@@ -6,7 +6,7 @@ servers differ; they are on one core, and it on another. What is timed follows a
 times as long. Sizes are those of one layer's rows. CPU seconds of each server are read from the kernel. Where
 Valkey is to be had (see tests/engines.py) it is a peer, too, with rows of its own and no targets.
 
-    python tests/benchmarks/bench_io.py [--rounds 9] [--unix]
+    python tests/benchmarks/bench_io.py [--rounds 9] [--only sizes,small]
 """
 
 from __future__ import annotations
