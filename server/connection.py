@@ -228,7 +228,7 @@ class Connection(Runner, asyncio.BufferedProtocol):
                 if (taken := self._run_batch(commands, alike=parser.alike)) < len(commands):
                     parser.give_back(commands[taken:])
                 elif parser.empty and not self._must_wait:
-                    return self._join()
+                    return not self._calls or self._join()
                 continue
             event = self._held or parser.next_event()
             self._held = None

@@ -39,16 +39,16 @@ class Monitors:
 
     Args:
         tell: Sends a message to every other worker.
-        elsewhere: How many watch there.
+        elsewhere: How many watch there; None: there are no others.
     """
 
-    def __init__(self, tell: Callable[..., None], elsewhere: Callable[[], int]) -> None:
+    def __init__(self, tell: Callable[..., None], elsewhere: Callable[[], int] | None) -> None:
         self._clients: dict[int, Client] = {}
         self._tell = tell
         self._elsewhere = elsewhere
 
     def __bool__(self) -> bool:
-        return bool(self._clients or self._elsewhere())
+        return bool(self._clients) or (self._elsewhere is not None and self._elsewhere() > 0)
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -70,7 +70,7 @@ class Monitors:
             return
         words = " ".join(map(quoted, args))
         line = reply.simple(f"{client.service.clock():.6f} [0 {client.address}] {words}")
-        if self._elsewhere():
+        if self._elsewhere is not None and self._elsewhere():
             self._tell(WATCHED, line)
         self.deliver(line)
 

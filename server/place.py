@@ -87,6 +87,7 @@ class Sums:
         self.metrics = Metrics.of(before)
         self.receipt = Totals.of(before)
         self.elsewhere: list[Numbers] = []
+        self._elsewhere: Counter[str] = Counter()
         self.flush()
 
     def flush(self) -> None:
@@ -98,6 +99,7 @@ class Sums:
                 place.counters.write(place.number, self._own())
             others = (number for number in range(place.workers) if number != place.number)
             self.elsewhere = [place.counters.read(number) for number in others]
+            self._elsewhere = _sum(self.elsewhere)
 
     def workers(self) -> list[Numbers]:
         """The numbers of every worker, in order."""
@@ -134,7 +136,7 @@ class Sums:
 
     def elsewhere_of(self, name: str) -> int:
         """The sum over the other workers, as of the last `flush`."""
-        return sum(numbers.get(name, 0) for numbers in self.elsewhere) if self.elsewhere else 0
+        return self._elsewhere.get(name, 0)
 
     def _own(self) -> Numbers:
         return {**self.metrics.numbers(), **self.receipt.numbers(), **self._gauges(), **self._counts()}

@@ -32,10 +32,10 @@ class Channels:
 
     Args:
         tell: Sends a message to every other worker.
-        elsewhere: How many listen there.
+        elsewhere: How many listen there; None: there are no others.
     """
 
-    def __init__(self, tell: Callable[..., None], elsewhere: Callable[[], int]) -> None:
+    def __init__(self, tell: Callable[..., None], elsewhere: Callable[[], int] | None) -> None:
         self.channels: Listeners = {}
         self.patterns: Listeners = {}
         self._tell = tell
@@ -43,7 +43,9 @@ class Channels:
 
     def __bool__(self) -> bool:
         """Whether anybody listens."""
-        return bool(self.channels or self.patterns or self._elsewhere())
+        if self.channels or self.patterns:
+            return True
+        return self._elsewhere is not None and self._elsewhere() > 0
 
     @property
     def listened(self) -> int:

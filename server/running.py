@@ -109,16 +109,17 @@ class Runner(ABC):
     def _run_batch(self, commands: list[list[bytes]], *, alike: bool) -> int:
         """Run commands until one has to wait; how many were taken. `alike`: see `RequestParser.alike`."""
         find, taken, plain = self._dispatcher.spelled.get, 0, self._is_plain
-        for name, lines in by_name(commands, alike=alike):
+        for name, lines in ((commands[0][0], commands),) if alike else by_name(commands):
             entry = find(name) if plain else None
             longest = len(lines[0]) if alike else max(map(len, lines))
             shortest = longest if alike else min(map(len, lines))
-            if (
-                entry is None
-                or not (entry.run or entry.brief)
-                or not entry.fewest <= shortest <= longest <= entry.most
-                or not self._lets_in(entry, lines)
-            ):
+            if entry is None or not entry.fewest <= shortest <= longest <= entry.most:
+                taken += self._take_each(lines)
+                plain = self._is_plain
+            elif not (entry.run or entry.brief):
+                taken += self._run_each(entry, lines)
+                plain = self._is_plain
+            elif not self._lets_in(entry, lines):
                 taken += self._take_each(lines)
                 plain = self._is_plain
             else:
@@ -145,6 +146,21 @@ class Runner(ABC):
         client.last_command = entry.spec.name
         self._service.metrics.commands += count
         return True
+
+    def _run_each(self, entry: Entry, lines: Sequence[list[bytes]]) -> int:
+        """Run lines of a command until one has to wait; how many were taken."""
+        for taken, words in enumerate(lines, 1):
+            if not self._lets_in(entry, (words,)):
+                self._take(words)
+            elif self._calls and not self._settle():
+                self._held = Taken(words, entry, None)
+            else:
+                self._run(words, entry, None)
+            if self._must_wait:
+                return taken
+            if taken < len(lines) and not self._is_plain:
+                return taken + self._take_each(lines[taken:])
+        return len(lines)
 
     def _take_each(self, lines: Sequence[list[bytes]]) -> int:
         """Take commands until one has to wait; how many were taken."""
@@ -323,21 +339,20 @@ class Runner(ABC):
 
     def _run(self, words: Sequence[Argument], entry: Entry | None, refusal: CommandError | None) -> None:
         """Run one complete command; a slow one is left to a task, and this connection waits for it."""
-        client = self.client
+        client, service = self.client, self._service
         began = perf_counter_ns()
-        at_once = entry is not None and entry.spec.name in AT_ONCE
-        before = self._service.store.commits
+        gathers = client.transaction.open and not (entry is not None and entry.spec.name in AT_ONCE)
+        before = service.store.commits if service.disk is not None else 0
         try:
             if refusal is not None:
                 raise refusal
             assert entry is not None
-            if client.transaction.open and not at_once:
-                limit = self._service.limits.command_bytes
-                result: bytes | Slow = client.transaction.gather(entry, words, limit)
+            if gathers:
+                result: bytes | Slow = client.transaction.gather(entry, words, service.limits.command_bytes)
             else:
                 result = entry.handler(client, words)
         except Exception as error:
-            if client.transaction.open and not at_once:
+            if gathers and client.transaction.open:
                 client.transaction.spoiled = True
             self._fail(entry, error)
         else:
@@ -345,10 +360,12 @@ class Runner(ABC):
                 assert entry is not None
                 self._begin(entry, words, result, began, before)
                 return
-            self._gate.close(before)
-            self._out.write(result)
+            if service.disk is not None:
+                self._gate.close(before)
+            if result:
+                self._out.write(result)
         if entry is not None:
-            self._took(entry, words, began)
+            service.timing.one_took(client, entry, words, perf_counter_ns() - began)
         if self._receivers or client.reply_mode is not ReplyMode.ON:
             self._after_command()
 

@@ -22,10 +22,8 @@ Run: TypeAlias = "tuple[Entry, Sequence[Sequence[Argument]]]"
 _name = itemgetter(0)
 
 
-def by_name(commands: list[list[bytes]], *, alike: bool) -> list[tuple[bytes, list[list[bytes]]]]:
-    """Neighbours that have one name, letter by letter; `alike`: all of them have."""
-    if alike:
-        return [(commands[0][0], commands)]
+def by_name(commands: list[list[bytes]]) -> list[tuple[bytes, list[list[bytes]]]]:
+    """Neighbours that have one name, letter by letter."""
     return [(name, [*same]) for name, same in groupby(commands, _name)]
 
 

@@ -68,22 +68,18 @@ async def _send_bulk(client: Client, parts: Sequence[memoryview], size: int) -> 
         client.out.write(reply.CRLF)
 
 
-def bytes_sent(rows: Rows, form: Form) -> int:
-    """Length of the bulk string that holds these rows."""
-    return _size(rows, form.element(rows.spec))
-
-
 def _size(rows: Rows, element: Element | None) -> int:
+    """Length of the bulk string that holds these rows."""
     return rows.count * (rows.spec.row_bytes if element is None else rows.spec.dim * element.itemsize)
 
 
-def small_reply(client: Client, rows: Rows | None, form: Form) -> bytes | None:
-    """The whole bulk string, if it is small enough to be made on the event loop."""
-    if rows is None:
-        return reply.null(client.protocol)
+def reply_now(client: Client, rows: Rows, form: Form) -> bytes | None:
+    """One bulk string, if nobody has to wait for it: itself if it is small, nothing if it was sent."""
     element = form.element(rows.spec)
     size = _size(rows, element)
-    if size > INLINE_BYTES or not (element is None or client.service.kernels.has(rows.spec)):
+    if size > INLINE_BYTES:
+        return b"" if element is None and _send_stored(client, rows, size) else None
+    if not (element is None or client.service.kernels.has(rows.spec)):
         return None
     count_sent(client, rows, size)
     if element is None:
@@ -93,11 +89,8 @@ def small_reply(client: Client, rows: Rows | None, form: Form) -> bytes | None:
     return reply.bulk(out)
 
 
-def send_at_once(client: Client, rows: Rows, form: Form) -> bool:
-    """Send the whole bulk string in one write, if it is stored bytes and not too many of them; whether so."""
-    if form.element(rows.spec) is not None:
-        return False
-    size = _size(rows, None)
+def _send_stored(client: Client, rows: Rows, size: int) -> bool:
+    """Send stored bytes as one bulk string in one write, if they are not too many for that; whether so."""
     sent = client.out.send_whole([reply.bulk_header(size), *rows.parts, reply.CRLF], size)
     if sent:
         count_sent(client, rows, size)
@@ -110,11 +103,11 @@ async def send_rows(client: Client, found: Iterable[Rows | None], form: Form) ->
         if rows is None:
             client.out.write(reply.null(client.protocol))
             continue
-        if send_at_once(client, rows, form):
-            continue
-        size = bytes_sent(rows, form)
-        client.out.write(reply.bulk_header(size))
         element = form.element(rows.spec)
+        size = _size(rows, element)
+        if element is None and _send_stored(client, rows, size):
+            continue
+        client.out.write(reply.bulk_header(size))
         if element is None:
             await client.out.send(rows.parts)
         else:

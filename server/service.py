@@ -82,8 +82,8 @@ class Service:
             on_changed=lambda: self.place.tell(channel.USERS),
             on_news=self._take_quotas,
         )
-        self.channels = Channels(self.place.tell, lambda: self.sums.elsewhere_of("listened"))
-        self.monitors = Monitors(self.place.tell, lambda: self.sums.elsewhere_of("monitors"))
+        self.channels = Channels(self.place.tell, self._elsewhere("listened"))
+        self.monitors = Monitors(self.place.tell, self._elsewhere("monitors"))
         self.entries: Mapping[str, Entry] = {}
         """The commands and how they went."""
         self.attention = Desk(self)
@@ -270,6 +270,10 @@ class Service:
         self.monitors.forget(connection.client)
         if not self.connections:
             self.no_connections.set()
+
+    def _elsewhere(self, name: str) -> Callable[[], int] | None:
+        """Asks for a gauge's sum over the other workers; None: there are no others."""
+        return None if self.place.workers == 1 else lambda: self.sums.elsewhere_of(name)
 
     def _gauges(self) -> Mapping[str, int]:
         return {

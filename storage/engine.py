@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from .accounts import account_of
 from .buffers import Windows
-from .catalog import EXPIRING, Catalog, Reader, Writer
+from .catalog import Catalog, Reader, Writer
 from .checkpoint import Checkpointer
 from .directory import Directory
 from .errors import Expired, Immutable, NameLimit, OutOfBudget, Quarantined, StaleGeneration, UnknownSession
 from .evict import make_room, make_tenant_room
 from .known import Known
 from .maps import PageMaps
-from .names import LONGEST_PLAIN_KEY, key_of, unit_of
+from .names import key_of, unit_of
 from .open_pages import OpenPages
 from .options import StoreOptions
 from .reaper import Reaper
 from .records import NamespaceRecord, SessionRecord
 from .usage import Usage
 
+if TYPE_CHECKING:
+    from .read import Rows
+
+Asked: TypeAlias = tuple[bytes, int, int, int, int | None]
+"""Session, layer, first row, the row after the last, and the generation that its unit was to have."""
+
+READS_KEPT = 1024
+"""Ranges of rows of which it is known where they lie: a prefix has two for each layer."""
 RECORDS_KEPT = 8192
 """Namespaces whose records are kept decoded."""
 
@@ -49,6 +58,8 @@ class Engine:
         reserved_by: Those of them that are a tenant's.
         quotas: What a tenant may have stored.
         lookups: Namespaces that can be restored, their deadlines aside; None for others.
+        reads: Rows that were read, with their unit, as long as nothing is to end by itself. They keep maps
+            alive, which must be able to go.
     """
 
     directory: Directory
@@ -67,9 +78,8 @@ class Engine:
     late: dict[bytes, int] = field(default_factory=dict)
     reserved_by: Counter[bytes] = field(default_factory=Counter)
     quotas: Mapping[bytes, int] = field(default_factory=dict)
-    lookups: Known[NamespaceRecord | None] = field(
-        default_factory=lambda: Known(RECORDS_KEPT, LONGEST_PLAIN_KEY)
-    )
+    reads: Known[Asked, tuple[Rows | None, bytes]] = field(default_factory=lambda: Known(READS_KEPT))
+    lookups: Known[bytes, NamespaceRecord | None] = field(default_factory=lambda: Known(RECORDS_KEPT))
 
     def check_name(self, name: bytes) -> None:
         """Raises `NameLimit` for an empty or too long name."""
@@ -93,7 +103,7 @@ class Engine:
             UnknownSession, Quarantined: As `session`.
         """
         # Where nothing ends by itself, reading a session does not cost its unit's record as well.
-        if at is not None or reader.get("meta", EXPIRING) is not None:
+        if at is not None or reader.anything_ends:
             self._check_unit(reader, unit_of(sid)[0], at)
         return self.session(reader, sid)
 

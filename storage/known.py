@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+N = TypeVar("N", bound=Hashable)
 T = TypeVar("T")
 
 
-class Known(Generic[T]):
+class Known(Generic[N, T]):
     """What was found under names in one state of the catalog.
 
     A state is told by the number of the transaction that made it, which LMDB gives once, whichever process it
@@ -16,32 +18,27 @@ class Known(Generic[T]):
 
     Args:
         most: How many names are kept.
-        name_bytes: Longer ones are not.
     """
 
-    __slots__ = ("_found", "_state", "most", "name_bytes")
+    __slots__ = ("_found", "most")
 
-    def __init__(self, most: int, name_bytes: int) -> None:
+    def __init__(self, most: int) -> None:
         self.most = most
-        self.name_bytes = name_bytes
-        self._state = 0
-        self._found: dict[bytes, T] = {}
+        # One attribute: a thread that has got what is known of a state never adds to that of another.
+        self._found: tuple[int, dict[N, T]] = 0, {}
 
-    def of(self, state: int) -> dict[bytes, T]:
-        """What is known of a state; `add` adds to it."""
-        if state != self._state or len(self._found) >= self.most:
-            self._state, self._found = state, {}
-        return self._found
-
-    def add(self, name: bytes, found: T) -> None:
-        """Something was found in the state that was asked for last."""
-        if len(name) <= self.name_bytes and len(self._found) < self.most:
-            self._found[name] = found
+    def of(self, state: int) -> dict[N, T]:
+        """What is known of a state, to be added to as long as there are fewer than `most`."""
+        known, found = self._found
+        if state != known or len(found) >= self.most:
+            found = {}
+            self._found = state, found
+        return found
 
     def moved(self, state: int) -> None:
         """What was given out last is of this state now: a writer has kept it up to date and committed."""
-        self._state = state
+        self._found = state, self._found[1]
 
     def forget(self) -> None:
-        """Nothing is known: a writer has changed it, and has not committed."""
-        self._state, self._found = 0, {}
+        """Nothing is known: a writer has changed it, and has not committed, or what was found must go."""
+        self._found = 0, {}

@@ -60,9 +60,14 @@ class PageMaps:
         limit: Maps kept.
         pieces: Reads the digest pieces over a range of rows from the catalog.
         reaper: Unmaps large maps.
+        leave: Called when views must go that anybody keeps for later: a map is let go of, or what was
+            verified of it is forgotten.
     """
 
-    def __init__(self, directory: Path, limit: int, pieces: Pieces, reaper: Reaper) -> None:
+    def __init__(
+        self, directory: Path, limit: int, pieces: Pieces, reaper: Reaper, leave: Callable[[], None]
+    ) -> None:
+        self._leave = leave
         self._reaper = reaper
         self._directory = directory
         self._limit = limit
@@ -105,6 +110,7 @@ class PageMaps:
 
     def forget_verified(self, page: int) -> None:
         """Forget what was verified of a page, so that the next reads check it again."""
+        self._leave()
         found = self._maps.get(page)
         if found is not None:
             found.verified.clear()
@@ -113,6 +119,7 @@ class PageMaps:
         """Let go of a page; views of it stay valid."""
         found = self._maps.pop(page, None)
         if found is not None:
+            self._leave()
             self._reaper.drop(found.view)
 
     def numbers(self) -> list[int]:
@@ -121,6 +128,7 @@ class PageMaps:
 
     def close(self) -> None:
         """Let go of every page."""
+        self._leave()
         self._maps.clear()
 
     def _get(self, page: int) -> PageMap:
@@ -177,6 +185,7 @@ class PageMaps:
                     raise NoHandles from error
                 # Dropped here and now: its handle is needed.
                 self._maps.popitem(last=False)
+                self._leave()
 
     def _verify(self, found: PageMap, region: int, start: int, end: int, base: int, row_bytes: int) -> None:
         position = start

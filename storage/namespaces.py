@@ -19,7 +19,7 @@ from .errors import (
 from .expiry import expired, set_expiry
 from .identity import inherit, manifest_of, put_manifest
 from .keyspace.access import drop_values
-from .names import K_SUFFIX, SINGLE, V_SUFFIX, key_of, sids_of, unit_of, unit_of_namespace
+from .names import K_SUFFIX, LONGEST_PLAIN_KEY, SINGLE, V_SUFFIX, key_of, sids_of, unit_of, unit_of_namespace
 from .queue import enqueue
 from .records import NamespaceRecord, SessionRecord, StateRecord
 from .schema import Schema
@@ -148,7 +148,12 @@ def lookups(engine: Engine, names: Iterable[bytes]) -> list[NamespaceRecord | No
     with engine.catalog.snapshot() as reader:
         known = engine.lookups.of(reader.state)
         for name in names:
-            record = known[name] if name in known else _look_up(engine, name, reader)
+            if name in known:
+                record = known[name]
+            else:
+                record = _look_up(name, reader)
+                if len(name) <= LONGEST_PLAIN_KEY and len(known) < engine.lookups.most:
+                    known[name] = record
             if record is None or record.has_expired(now):
                 found.append(None)
             else:
@@ -157,15 +162,12 @@ def lookups(engine: Engine, names: Iterable[bytes]) -> list[NamespaceRecord | No
     return found
 
 
-def _look_up(engine: Engine, namespace: bytes, reader: Reader) -> NamespaceRecord | None:
-    """The namespace if it can be restored as long as it has not expired, known from now on."""
+def _look_up(namespace: bytes, reader: Reader) -> NamespaceRecord | None:
+    """The namespace if it can be restored as long as it has not expired."""
     key = key_of(unit_of_namespace(namespace))
     raw = reader.get("namespaces", key)
     record = None if raw is None or reader.get("quarantine", key) is not None else _decoded(raw)
-    if record is not None and not record.is_hit:
-        record = None
-    engine.lookups.add(namespace, record)
-    return record
+    return record if record is not None and record.is_hit else None
 
 
 _decoded = lru_cache(RECORDS_KEPT)(NamespaceRecord.decode)

@@ -12,13 +12,15 @@ from .catalog import Catalog, is_full
 from .checkpoint import Checkpointer
 from .digest import pieces_of
 from .directory import Directory
-from .engine import Engine
+from .engine import READS_KEPT, Asked, Engine
 from .errors import DirectoryError, NoSpace, OtherVersion, StorageError
 from .files import FULL
+from .known import Known
 from .maps import PageMaps
 from .open_pages import OpenPages
 from .options import Durability, StoreOptions
 from .reaper import Reaper
+from .read import Rows
 from .recovery import join, mark_closed, recover, settle
 from .reserve import FILE as RESERVE
 from .reserve import Reserve
@@ -113,7 +115,8 @@ def _assemble(
         with catalog.snapshot() as reader:
             directory.sweep(reader.names_page)
         pages = OpenPages(directory.pages, number, options.max_open_pages, reaper.unlink)
-        maps = PageMaps(directory.pages, options.max_maps, pieces_of(catalog), reaper)
+        reads: Known[Asked, tuple[Rows | None, bytes]] = Known(READS_KEPT)
+        maps = PageMaps(directory.pages, options.max_maps, pieces_of(catalog), reaper, reads.forget)
         if rolled_back:
             catalog.write(lambda writer: settle(writer, directory.pages))
         if options.durability is Durability.EVERYSEC:
@@ -124,4 +127,4 @@ def _assemble(
         checkpoints.close()
         catalog.close()
         raise
-    return Engine(directory, options, clock, catalog, pages, maps, checkpoints, reaper)
+    return Engine(directory, options, clock, catalog, pages, maps, checkpoints, reaper, reads=reads)

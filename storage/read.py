@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from pionkv.kernels.formats import LayerSpec
 
 from .catalog import Writer
-from .engine import Engine
+from .engine import Asked, Engine
 from .errors import BadRange, Grouped, PageCorrupt, PageGone, RowsNotStored, Stale
 from .extents import Extents, cut, rows_of, slice_rows
 from .names import sids_of, unit_of_namespace
@@ -82,17 +83,27 @@ class Location(NamedTuple):
 
 def rows(engine: Engine, sid: bytes, layer: int, start: int, end: int, at: int | None = None) -> Rows | None:
     """See `Store.rows`."""
+    asked = sid, layer, start, end, at
+    known = engine.reads.of(engine.catalog.state).get(asked)
+    if known is None:
+        known = _guarded(engine, (sid,), partial(_read_one, engine, asked))
+    found, unit = known
+    engine.usage.note(unit, engine.clock())
+    return found
+
+
+def _read_one(engine: Engine, asked: Asked) -> tuple[Rows | None, bytes]:
+    """Rows of one layer and the unit they belong to, known from now on unless something is to end."""
     # As `_read` does, of one layer: a reader of single layers asks often enough for its lists to show.
+    sid, layer, start, end, at = asked
     select = _range(start, end)
-
-    def attempt() -> Rows | None:
-        with engine.catalog.snapshot() as reader:
-            session = engine.readable(reader, sid, at)
-        found = _map_layer(engine, session, layer, select, start == 0)
-        engine.usage.note(session.unit, engine.clock())
-        return found
-
-    return _guarded(engine, (sid,), attempt)
+    with engine.catalog.snapshot() as reader:
+        session = engine.readable(reader, sid, at)
+        known = None if reader.anything_ends else engine.reads.of(reader.state)
+    found = _map_layer(engine, session, layer, select, start == 0), session.unit
+    if known is not None and len(known) < engine.reads.most:
+        known[asked] = found
+    return found
 
 
 def layer_state(engine: Engine, sid: bytes, layer: int) -> LayerState | None:

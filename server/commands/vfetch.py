@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
@@ -13,7 +14,7 @@ from pionkv.storage import Rows
 from ..arguments import Argument, Cursor, blob, integer, keyword, unknown_option
 from ..clients import Client
 from ..dispatch import Handler, Slow
-from ..sending import FORMS, Form, send_at_once, send_rows, small_reply
+from ..sending import FORMS, Form, reply_now, send_rows
 from .prefix import K_SUFFIX
 
 FETCH, FETCHALL = "V.FETCH", "V.FETCHALL"
@@ -26,10 +27,12 @@ NO_LAYERS = CommandError("ERR", "V.FETCH BATCH: session has no stored layers")
 NO_IDS = CommandError("ERR", "no token IDs provided")
 NATIVE_BY_ID = CommandError("ERR", "FMT NATIVE requires the RANGE or BATCH form")
 OPTIONS = ("FMT", "AT")
+OPTIONS_KEPT = 256
+"""Endings of commands that are known: those of one restore are all the same."""
 BAD_FORM = "{command}: unknown FMT (want F32|F16|NATIVE|RAW)"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Options:
     """What may follow the rows of a V.FETCH or V.FETCHALL."""
 
@@ -52,7 +55,7 @@ def _by_id(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     end = len(args)
     while end >= 5 and keyword(args[end - 2]) in OPTIONS:
         end -= 2
-    options = _options(FETCH, Cursor(args, end))
+    options = _options(FETCH, args[end:])
     if options.form is Form.NATIVE:
         raise NATIVE_BY_ID.again()
     limit = client.service.limits.fetch_ids
@@ -74,7 +77,7 @@ def _range(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     start, end = integer(args[4]), integer(args[5])
     if not 0 <= start < end:
         raise BAD_RANGE.again()
-    options = _options(FETCH, Cursor(args, 6), txn=True)
+    options = _options(FETCH, args[6:], txn=True)
     sid = blob(args[1])
     if options.txn is not None:
         transaction = client.preparations.live(options.txn).transaction
@@ -91,11 +94,10 @@ def _batch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     sid, start, end = blob(args[1]), integer(args[3]), integer(args[4])
     if not 0 <= start < end:
         raise BAD_BATCH.again()
-    cursor = Cursor(args, 5)
-    layers = None
-    if cursor and keyword(args[5]) not in OPTIONS:
-        layers = _layer_count(client, cursor.take())
-    options = _options(FETCH, cursor)
+    layers, rest = None, args[5:]
+    if rest and keyword(rest[0]) not in OPTIONS:
+        layers, rest = _layer_count(client, rest[0]), rest[1:]
+    options = _options(FETCH, rest)
     store = client.service.store
     held = store.session(sid, options.at).num_layers
     if held == 0:
@@ -120,7 +122,7 @@ def fetchall(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     start, end = integer(args[3]), integer(args[4])
     if not 0 <= start < end:
         raise CommandError("ERR", "V.FETCHALL invalid range: end must exceed start (>=0)")
-    options = _options(FETCHALL, Cursor(args, 5), layers=True)
+    options = _options(FETCHALL, args[5:], layers=True)
     store = client.service.store
     views = [store.session(sid, options.at) for sid in sids]
     layers = options.layers or range(max(view.num_layers for view in views))
@@ -130,20 +132,25 @@ def fetchall(client: Client, args: Sequence[Argument]) -> bytes | Slow:
     return _reply_array(client, found, options.form)
 
 
-def _options(command: str, cursor: Cursor, *, layers: bool = False, txn: bool = False) -> Options:
+def _options(command: str, words: Sequence[Argument], *, layers: bool = False, txn: bool = False) -> Options:
     """FMT, AT and, where they are allowed, LAYERS and TXN: all that is left."""
-    options = Options()
+    return _read_options(command, tuple(map(blob, words)), layers, txn)
+
+
+@lru_cache(OPTIONS_KEPT)
+def _read_options(command: str, words: tuple[bytes, ...], layers: bool, txn: bool) -> Options:
+    options, cursor = Options(), Cursor(words)
     while left := cursor.left:
         option = cursor.take()
         word = keyword(option)
         if left >= 2 and word == "FMT":
-            options.form = _form(command, cursor.take())
+            options = replace(options, form=_form(command, cursor.take()))
         elif left >= 2 and word == "AT":
-            options.at = integer(cursor.take())
+            options = replace(options, at=integer(cursor.take()))
         elif layers and left >= 3 and word == "LAYERS":
-            options.layers = _layers(integer(cursor.take()), integer(cursor.take()))
+            options = replace(options, layers=_layers(integer(cursor.take()), integer(cursor.take())))
         elif txn and left >= 2 and word == "TXN":
-            options.txn = blob(cursor.take())
+            options = replace(options, txn=blob(cursor.take()))
         else:
             unknown_option(command, option)
     return options
@@ -175,10 +182,10 @@ def credit_restore(client: Client, sid: bytes) -> None:
 
 
 def _reply(client: Client, rows: Rows | None, form: Form) -> bytes | Slow:
-    small = small_reply(client, rows, form)
-    if small is not None or rows is None:
-        return small or b""
-    return b"" if send_at_once(client, rows, form) else _send(client, b"", [rows], form)
+    if rows is None:
+        return reply.null(client.protocol)
+    now = reply_now(client, rows, form)
+    return _send(client, b"", [rows], form) if now is None else now
 
 
 def _reply_array(client: Client, found: list[Rows | None], form: Form) -> Slow:

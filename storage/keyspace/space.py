@@ -13,7 +13,7 @@ from ..engine import Engine
 from ..errors import PageCorrupt, PageGone
 from ..known import Known
 from . import expiry, large, strings
-from .access import ENTRIES_KNOWN, KNOWN_BYTES, KeyReader, KeyWriter
+from .access import ENTRIES_KNOWN, KeyReader, KeyWriter
 from .entry import Entry, place_of
 from .errors import DamagedValue
 from .generic import note_uses
@@ -59,7 +59,7 @@ class Keyspace:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._uses: dict[bytes, int] = {}
-        self._known: Known[Entry] = Known(ENTRIES_KNOWN, KNOWN_BYTES)
+        self._known: Known[bytes, Entry] = Known(ENTRIES_KNOWN)
 
     def read(
         self,
