@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pionkv.kernels.formats import LayerSpec
 
 from . import requests
+from .buffers import Buffers
 from .errors import BadReply
 from .requests import Command, Found, Name, SessionInfo
 
@@ -126,15 +127,16 @@ class Fetch:
         self._form = form
         self._found: list[NDArray[np.uint8]] = []
 
-    def begin(self) -> None:
-        """Forget what an attempt before this one received."""
+    def begin(self, buffers: Buffers) -> None:
+        """Forget what an attempt before this one received, and take memory from here."""
         self._found.clear()
+        self._buffers = buffers
 
     def place(self, index: int, length: int) -> memoryview:
         """As `replies.Place`: a new array for each run."""
         if index != len(self._found) or length % self._rows:
             raise BadReply(f"{length} bytes for {self._rows} rows")
-        self._found.append(np.empty(length, np.uint8))
+        self._found.append(self._buffers.take(length))
         return self._found[-1].data
 
     def result(self) -> list[Rows]:

@@ -155,6 +155,7 @@ class AsyncLane(asyncio.BufferedProtocol):
             self._end(error)
             return
         if value is not More.NEEDED:
+            self._place = None  # it holds the rows
             self._reply.set_result(value)
             if self._transport is not None:
                 self._transport.pause_reading()

@@ -29,6 +29,7 @@ class AsyncStoreClient(StoreOptions):
 
     Attributes:
         endpoint: Where the server is.
+        buffers: The memory that fetched rows come in.
     """
 
     def _prepare(self, timeout: float, silence: float, connect: float) -> None:
@@ -127,9 +128,13 @@ class AsyncStoreClient(StoreOptions):
     # The object
 
     async def close(self) -> None:
-        """Close the connection, once the calls made before have ended; a later call opens another."""
+        """Close the connection and give back the memory that is kept, once the calls made before have ended.
+
+        A later call opens another.
+        """
         async with self._turns:
             self._drop()
+            self.buffers.release()
 
     async def __aenter__(self) -> AsyncStoreClient:
         return self
@@ -146,7 +151,7 @@ class AsyncStoreClient(StoreOptions):
 
     async def _fetch(self, fetch: Fetch) -> list[Rows]:
         async def work(lane: AsyncLane, deadline: Deadline) -> int:
-            fetch.begin()
+            fetch.begin(self.buffers)
             await lane.send(fetch.command, deadline)
             return await lane.receive_rows(fetch.place, deadline)
 

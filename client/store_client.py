@@ -33,6 +33,7 @@ class StoreClient(StoreOptions, AttendQueries):
 
     Attributes:
         endpoint: Where the server is.
+        buffers: The memory that fetched rows come in.
         redis: The redis-py client that small commands go through, for any command without a method here.
     """
 
@@ -173,7 +174,8 @@ class StoreClient(StoreOptions, AttendQueries):
     # The object
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and give back the memory that is kept; a later call opens others."""
+        self.buffers.release()
         self._link.close()
         self.attend.close()
         self.redis.close()
@@ -191,7 +193,7 @@ class StoreClient(StoreOptions, AttendQueries):
 
     def _fetch(self, fetch: Fetch) -> list[Rows]:
         def work(lane: Lane, deadline: Deadline) -> int:
-            fetch.begin()
+            fetch.begin(self.buffers)
             lane.send(fetch.command, deadline)
             return lane.receive_rows(fetch.place, deadline)
 

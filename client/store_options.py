@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from .buffers import KEPT_BYTES, Buffers
 from .endpoint import DEFAULT_PORT, Endpoint
 from .tls import Tls
 
@@ -13,6 +14,7 @@ class StoreOptions(ABC):
 
     Attributes:
         endpoint: Where the server is.
+        buffers: The memory that fetched rows come in.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class StoreOptions(ABC):
         timeout: float = 30.0,
         silence: float = 5.0,
         connect_timeout: float = 2.0,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         """Prepare; a connection is opened when it is needed.
 
@@ -42,11 +45,14 @@ class StoreOptions(ABC):
             timeout: Seconds that one call may take in all, the wait for its turn aside.
             silence: Seconds without a byte moving after which the server counts as hung.
             connect_timeout: Seconds within which a new connection must have answered.
+            kept_bytes: Bytes of memory of fetched rows that are kept for the next ones when a caller has
+                dropped them, at most. `close` gives them back.
 
         Raises:
-            ValueError: The address is none.
+            ValueError: The address is none, or `kept_bytes` is below 0.
         """
         self.endpoint = Endpoint.of(host, port, unix_socket_path, username, password, tls, url)
+        self.buffers = Buffers(kept_bytes)
         self._prepare(timeout, silence, connect_timeout)
 
     @abstractmethod
