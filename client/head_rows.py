@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from pionkv.kernels import LayerSpec, unpack
+from pionkv.kernels import Heads, LayerSpec, unpack
 from pionkv.kernels.formats import Element
 
+from .buffers import Buffers
 from .deadline import Deadline
 from .fetching import Fetch, Wanted
 from .lane import Lane
@@ -20,6 +21,7 @@ from .publish import SIDES
 from .requests import Name
 from .route import Route
 from .shape import Shape, SideLayout
+from .spread import Scratch, spread
 
 Bits = np.ndarray[Any, Any]
 """Elements, or the bits of bfloat16."""
@@ -109,6 +111,7 @@ def fetch_heads(
     route: Route,
     watch: Watch | None = None,
     at: int | None = None,
+    buffers: Buffers | None = None,
 ) -> tuple[int, list[Bits]]:
     """The first rows of a stored prefix: how many, and arrays ``[heads, tokens, head_dim]``, k0 v0 k1 v1 ….
 
@@ -121,6 +124,7 @@ def fetch_heads(
         route: How rows come; what came is counted there.
         watch: Says when the rest had better be prefilled: then fewer rows come. None: all of them.
         at: The generation that the rows must be of; None: whatever is stored under the name.
+        buffers: Where the arrays' memory is from; None: it is new.
 
     Raises:
         NotStored: They are of another generation.
@@ -128,32 +132,43 @@ def fetch_heads(
         StoreError: The server refused, or is not available.
     """
     specs = [spec.wire for spec in shape.specs]
-    stored = [_Stored(tokens, spec.row_bytes) for spec in specs]
-    wanted = Wanted(namespace, tuple(spec.row_bytes for spec in specs), at)
-    came = Fetch(lane, deadline, wanted, tokens, route, watch).into(stored)
     sides = [side for layer in shape.layout.rows for side in (layer.keys, layer.values)]
-    return came, [
-        _heads(each.rows[:came], spec, side) for each, spec, side in zip(stored, specs, sides, strict=True)
+    scratch, memory = Scratch(), buffers or Buffers(0)
+    arriving = [
+        _Arriving(side, spec, tokens, scratch, memory) for side, spec in zip(sides, specs, strict=True)
     ]
+    wanted = Wanted(namespace, tuple(spec.row_bytes for spec in specs), at)
+    came = Fetch(lane, deadline, wanted, tokens, route, watch).into(arriving)
+    return came, [np.ascontiguousarray(each.array[:, :came]) for each in arriving]
 
 
-class _Stored:
-    """Rows as they are stored: as many as are wanted, of so many bytes."""
+class _Arriving:
+    """Where the rows of one layer and side go: through scratch memory, which is warm, to each head's place.
 
-    def __init__(self, tokens: int, row_bytes: int) -> None:
-        self.rows = np.empty((tokens, row_bytes), np.uint8)
+    Attributes:
+        array: The elements, ``[heads, tokens, head_dim]``.
+    """
+
+    def __init__(
+        self, side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch, memory: Buffers
+    ) -> None:
+        whole = memory.take(tokens * side.dim * side.element.itemsize).view(BITS[side.element])
+        self.array = whole.reshape(side.heads, tokens, side.head_dim)
+        self._side = side
+        self._spec = spec
+        self._scratch = scratch
+        self._rows = memoryview(b"")
 
     def place(self, start: int, end: int) -> memoryview:
-        return self.rows[start:end].reshape(-1).data
+        self._rows = self._scratch.take((end - start) * self._spec.row_bytes)
+        return self._rows
 
     def landed(self, start: int, end: int) -> None:
-        """They are where they belong."""
-
-
-def _heads(rows: Bits, spec: LayerSpec, side: SideLayout) -> Bits:
-    if spec.verbatim_element is not side.element:
-        unpacked = np.empty(len(rows) * side.dim, BITS[side.element])
-        unpack(spec, rows.reshape(-1).data, len(rows), side.element, unpacked.view(np.uint8).data)
-        rows = unpacked
-    shown = rows.view(BITS[side.element]).reshape(-1, side.heads, side.head_dim)
-    return np.ascontiguousarray(shown.transpose(1, 0, 2))
+        side, spec = self._side, self._spec
+        if spec.verbatim_element is side.element:
+            spread(self._rows, spec.row_bytes, 0, self.array[:, start:end])
+            return
+        first = start * side.head_dim * side.element.itemsize
+        target = self.array.reshape(-1).view(np.uint8).data[first:]
+        layout = Heads(side.heads, self.array.shape[1] * side.head_dim, side.head_dim)
+        unpack(spec, self._rows, end - start, side.element, target, layout=layout)

@@ -5,7 +5,6 @@ A row on the wire is one token, ``heads × head_dim`` elements; a cache keeps ``
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -23,11 +22,7 @@ from .fetching import Receiver
 from .layout import DTYPES
 from .plan import Attached, Plan
 from .shape import CacheLayout, SideLayout
-
-_WIDE_BYTES = 128
-"""Bytes of one head in one row from which on they are moved as elements."""
-_BLOCK_ROWS = 512
-"""Rows that are cut into heads at a time."""
+from .spread import Scratch, spread
 
 # Element types as the buffer protocol can show them: it has no bfloat16.
 _SHOWN = {Element.F32: mx.float32, Element.F16: mx.float16, Element.BF16: mx.uint16}
@@ -76,19 +71,6 @@ def room(tokens: int) -> int:
     """Rows that an array for so many tokens has: mlx-lm's caches grow in steps, and copy everything then."""
     step = int(KVCache.step)
     return (tokens // step + 1) * step
-
-
-class Scratch(threading.local):
-    """Memory for rows on their way, used again and again: touched pages are fast. Each thread has its own."""
-
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-
-    def take(self, length: int) -> memoryview:
-        """So many writable bytes, valid until the next call."""
-        if self._bytes.nbytes < length:
-            self._bytes = np.empty(length, np.uint8)
-        return self._bytes.data[:length]
 
 
 class _Filled(ABC):
@@ -184,7 +166,7 @@ class _Verbatim(_Unpacked):
     """Elements are stored as they are."""
 
     def _put(self, start: int, end: int, rows: memoryview) -> None:
-        _spread(rows, self._spec.row_bytes, 0, self._target[:, start:end])
+        spread(rows, self._spec.row_bytes, 0, self._target[:, start:end])
 
 
 class _Packed(_Unpacked):
@@ -212,31 +194,13 @@ class _Attached(_Filled):
     def _put(self, start: int, end: int, rows: memoryview) -> None:
         first = 0
         for target in self._targets:
-            _spread(rows, self._spec.row_bytes, first, target[:, start:end])
+            spread(rows, self._spec.row_bytes, first, target[:, start:end])
             first += target.shape[0] * target.shape[2] * target.itemsize
 
     def _finished(self) -> tuple[mx.array, ...]:
         element = DTYPES[self._side.element]
         codes, scales, biases = (array[:, :, : self._tokens] for array in self._arrays)
         return codes, scales.astype(element), biases.astype(element)
-
-
-def _spread(rows: memoryview, row_bytes: int, first: int, target: np.ndarray[Any, Any]) -> None:
-    """Cut rows into heads: ``target`` is ``(heads, rows, elements)``.
-
-    Each row has the elements of all heads one after the other, from byte `first` on. numpy moves a head's
-    elements of a row fastest as one item where they are few bytes, and as a run of elements where they are
-    many; and all heads of some rows before the next rows, which are in the processor's cache then.
-    """
-    heads, count, width = target.shape
-    head_bytes = width * target.itemsize
-    item = target.dtype if head_bytes >= _WIDE_BYTES else np.dtype((np.void, head_bytes))
-    places = target.view(item)
-    strides = (row_bytes, head_bytes, item.itemsize)
-    source = np.ndarray((count, heads, places.shape[2]), item, rows, offset=first, strides=strides)
-    for start in range(0, count, _BLOCK_ROWS):
-        some = slice(start, start + _BLOCK_ROWS)
-        places[:, some] = source[some].swapaxes(0, 1)
 
 
 def packed_rows(parts: Any, start: int, end: int) -> memoryview:

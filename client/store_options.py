@@ -45,8 +45,7 @@ class StoreOptions(ABC):
             timeout: Seconds that one call may take in all, the wait for its turn aside.
             silence: Seconds without a byte moving after which the server counts as hung.
             connect_timeout: Seconds within which a new connection must have answered.
-            kept_bytes: Bytes of memory of fetched rows that are kept for the next ones when a caller has
-                dropped them, at most. `close` gives them back.
+            kept_bytes: Bytes of memory of fetched rows that are kept for the next ones, at most.
 
         Raises:
             ValueError: The address is none, or `kept_bytes` is below 0.

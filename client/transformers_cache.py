@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import plan as plans
+from .buffers import KEPT_BYTES, Buffers
 from .claim import Progress
 from .deadline import Clock, Deadline
 from .endpoint import DEFAULT_PORT, Endpoint
@@ -35,6 +36,9 @@ class TransformersCache(PrefixCache["DynamicCache"]):
     Layers are kept as rows, bfloat16 and float16 and float32 by their bits. A model with a layer of another
     kind, as sliding windows or states, is refused by the name of that kind, and computes. Thread-safe.
 
+    Attributes:
+        buffers: The memory that restored rows come in.
+
     Example::
 
         store = TransformersCache(model, tokenizer)
@@ -59,6 +63,7 @@ class TransformersCache(PrefixCache["DynamicCache"]):
         deadline: float = 10.0,
         silence: float = 2.0,
         connect_timeout: float = 0.5,
+        kept_bytes: int = KEPT_BYTES,
         clock: Clock = time.monotonic,
     ) -> None:
         """Look at the model; one token is put through it. The server is not asked before it is needed.
@@ -80,6 +85,7 @@ class TransformersCache(PrefixCache["DynamicCache"]):
             deadline: Seconds that a restore, or a publication, may take in all.
             silence: Seconds without a byte moving after which the server counts as hung.
             connect_timeout: Seconds within which a new connection must have answered.
+            kept_bytes: Bytes of memory of restored rows that are kept for the next ones, at most.
             clock: Source of the time, in seconds.
 
         Raises:
@@ -108,6 +114,7 @@ class TransformersCache(PrefixCache["DynamicCache"]):
             connect_timeout=connect_timeout,
             clock=clock,
         )
+        self.buffers = Buffers(kept_bytes)
         self._torch = torch_model
         self._model = model
         self._chunk = prefill_chunk_size or torch_model.CHUNK
@@ -164,6 +171,11 @@ class TransformersCache(PrefixCache["DynamicCache"]):
             self.keep(tokens[0, :-1].tolist(), cache)
         return answer
 
+    def close(self) -> None:
+        """As `PionPromptCache.close`, and give back the memory that is kept."""
+        super().close()
+        self.buffers.release()
+
     def _fetch(
         self, lane: Lane, deadline: Deadline, shape: Shape, ids: list[int], pace: Pace | None, beyond: int
     ) -> tuple[Found, DynamicCache]:
@@ -173,7 +185,7 @@ class TransformersCache(PrefixCache["DynamicCache"]):
         begin = self._clock()
         watch = None if pace is None else Watch(pace, shape.plan.bytes(1), found.tokens, self._clock)
         where = (lane, deadline, found.namespace, shape, found.tokens)
-        tokens, arrays = fetch_heads(*where, self._route, watch, found.generation)
+        tokens, arrays = fetch_heads(*where, self._route, watch, found.generation, self.buffers)
         cache = self._torch.cache_of(self._model, shape.layout, self._devices, arrays)
         self._pace.fetched(shape.plan.bytes(tokens), self._clock() - begin)
         return found, cache

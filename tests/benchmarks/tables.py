@@ -19,6 +19,7 @@ COMPARISONS = {
     "load": "Cost as work grows",
     "workers": "One worker and two",
     "connections": "A large prefix over one connection and over several",
+    "receive": "Rows received into memory that is kept, into new memory, and by redis-py",
     "client": "Time to the first token",
     "tier": "A tier of several servers, beside redis-py",
     "conversation": "What a long conversation writes",

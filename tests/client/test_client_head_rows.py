@@ -10,6 +10,8 @@ import numpy as np
 import pionkv.client
 import pytest
 from pionkv.client import TransformersCache, fetching
+from pionkv.client import buffers as buffering
+from pionkv.client.buffers import Buffers
 from pionkv.client.deadline import Deadline
 from pionkv.client.endpoint import Endpoint
 from pionkv.client.errors import BadReply
@@ -96,6 +98,58 @@ def test_other_formats_restore_something_close(
     for came, sent in zip(fetch_heads(lane, deadline, name, of, TOKENS, Route())[1][::2], keys, strict=True):
         assert came.dtype == BITS[element] and came.shape == sent.shape
         np.testing.assert_allclose(numbers(came), numbers(sent), atol=0.3 if vquant == "kivi4" else 0.05)
+
+
+class Stops:
+    """As `Watch`: runs of 8 tokens, and so many of them."""
+
+    run = 8
+
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
+
+    def stops(self, came: int, left: float) -> bool:
+        return came >= self._tokens
+
+
+@pytest.mark.parametrize("vquant", ["auto", "int8", "fp32"])
+@pytest.mark.parametrize("tokens", [8, 16, TOKENS])
+def test_runs_end_where_the_rest_is_prefilled(
+    vquant: str, tokens: int, lane: Lane, deadline: Deadline, namespace: str
+) -> None:
+    of = shape(Element.F16, vquant)
+    name = published(lane, deadline, namespace, HeadRows(of, arrays(of), TOKENS), IDS)
+    whole = fetch_heads(lane, deadline, name, of, TOKENS, Route())[1]
+    watch: Any = Stops(tokens)
+    came, part = fetch_heads(lane, deadline, name, of, TOKENS, Route(), watch)
+    assert came == tokens and all(each.flags.c_contiguous for each in part)
+    for one, other in zip(part, whole, strict=True):
+        np.testing.assert_array_equal(one, other[:, :came])
+
+
+def test_memory_of_arrays_is_used_again_once_they_are_gone(
+    lane: Lane, deadline: Deadline, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffering, "WORTH_BYTES", 1)
+    of, memory = shape(Element.F32), Buffers()
+    keys, values = arrays(of)
+    name = published(lane, deadline, namespace, HeadRows(of, (keys, values), TOKENS), IDS)
+
+    def fetched() -> list[Any]:
+        return fetch_heads(lane, deadline, name, of, TOKENS, Route(), buffers=memory)[1]
+
+    one, other = fetched(), fetched()
+    assert not any(np.shares_memory(mine, theirs) for mine in one for theirs in other)
+    places = {each.ctypes.data for each in one}
+    view = one[0][1:]
+    del one
+    assert memory.kept > 0
+    again = fetched()
+    assert len(places & {each.ctypes.data for each in again}) == len(places) - 1
+    for each in (other, again):
+        assert [rows.tobytes() for rows in each[::2]] == [rows.tobytes() for rows in keys]
+        assert [rows.tobytes() for rows in each[1::2]] == [rows.tobytes() for rows in values]
+    np.testing.assert_array_equal(view, keys[0][1:])
 
 
 def test_a_snapshot_is_a_copy_of_what_is_new(lane: Lane, deadline: Deadline, namespace: str) -> None:

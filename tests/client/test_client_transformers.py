@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 
 import transformers  # noqa: E402
 from pionkv.client import TransformersCache  # noqa: E402
+from pionkv.client import buffers as buffering  # noqa: E402
 from pionkv.client.digest import differences  # noqa: E402
 from pionkv.client.torch_model import generate, identify  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
@@ -80,6 +81,25 @@ def test_another_process_restores_the_same_bits(dtype: str, store: Store, ids: l
     assert tokens == len(ids) - 1 and isinstance(restored, DynamicCache)
     assert bits(restored) == bits(filled)
     assert generated(model, ids, restored) == generated(model, ids, DynamicCache(config=model.config))
+
+
+def test_memory_of_restored_rows_never_shows_in_another_cache(
+    store: Store, ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffering, "WORTH_BYTES", 1)
+    first = store(llama())
+    wanted = bits(first.get_or_prefill(ids))
+    caches = [first.restore(ids)[0] for _ in range(3)]
+    assert first.buffers.kept > 0
+    for layer in caches[0].layers:
+        layer.keys.zero_()
+    del caches[0]
+    caches.append(first.restore(ids)[0])
+    assert all(bits(each) == wanted for each in caches)
+    first.close()
+    assert first.buffers.kept == 0
+    with pytest.raises(ValueError, match="at least 0"):
+        store(llama(), kept_bytes=-1)
 
 
 def test_a_longer_prompt_shares_what_is_stored(store: Store, ids: list[int]) -> None:
