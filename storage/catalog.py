@@ -204,7 +204,7 @@ class Writer(Reader):
         id: Number of the transaction.
     """
 
-    __slots__ = ("_sessions", "changes", "freed", "id", "totals")
+    __slots__ = ("_sessions", "changes", "freed", "held", "id", "totals")
 
     def __init__(self, catalog: Catalog, txn: Any) -> None:
         super().__init__(catalog, txn)
@@ -214,6 +214,8 @@ class Writer(Reader):
         self.id: int = txn.id()
         self._sessions: dict[bytes, SessionRecord] = {}
         """Those read or stored so far, as they are in this transaction."""
+        self.held: dict[bytes, SessionRecord] = {}
+        """Those known to be there, and to be writable, when it began: they are not read from the catalog."""
 
     @property
     def generation(self) -> int:
@@ -223,9 +225,14 @@ class Writer(Reader):
     def session(self, sid: bytes) -> SessionRecord | None:
         """As `Reader.session`; the catalog is asked once."""
         found = self._sessions.get(sid)
-        if found is None and (found := super().session(sid)) is not None:
+        if found is None and (found := self.held.get(sid) or super().session(sid)) is not None:
             self._sessions[sid] = found
         return found
+
+    def take_held(self) -> dict[bytes, SessionRecord]:
+        """`held` as this transaction has left it."""
+        self.held.update((sid, session) for sid, session in self._sessions.items() if sid in self.held)
+        return self.held
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Set the value of a key."""
@@ -237,6 +244,7 @@ class Writer(Reader):
         self.changes += 1
         if table == "sessions":
             self._sessions.clear()
+            self.held = {}
         gone: bool = self.txn.delete(key, b"", self.tables[table])
         return gone
 

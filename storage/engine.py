@@ -31,6 +31,8 @@ Asked: TypeAlias = tuple[bytes, int, int, int, int | None]
 
 READS_KEPT = 1024
 """Ranges of rows of which it is known where they lie: a prefix has two for each layer."""
+SESSIONS_HELD = 1024
+"""Sessions that need not be looked at before each of their writes."""
 RECORDS_KEPT = 8192
 """Namespaces whose records are kept decoded."""
 
@@ -57,6 +59,7 @@ class Engine:
             and the bytes they have so far.
         reserved_by: Those of them that are a tenant's.
         quotas: What a tenant may have stored.
+        held: Sessions that may be written to, of units that never end and code no groups.
         lookups: Namespaces that can be restored, their deadlines aside; None for others.
         reads: Rows that were read, with their unit, as long as nothing is to end by itself. They keep maps
             alive, which must be able to go.
@@ -79,6 +82,7 @@ class Engine:
     reserved_by: Counter[bytes] = field(default_factory=Counter)
     quotas: Mapping[bytes, int] = field(default_factory=dict)
     reads: Known[Asked, tuple[Rows | None, bytes]] = field(default_factory=lambda: Known(READS_KEPT))
+    held: Known[bytes, SessionRecord] = field(default_factory=lambda: Known(SESSIONS_HELD))
     lookups: Known[bytes, NamespaceRecord | None] = field(default_factory=lambda: Known(RECORDS_KEPT))
 
     def check_name(self, name: bytes) -> None:

@@ -253,7 +253,8 @@ class PageWrite(Pending):
 
     def _publish(self, writer: Writer) -> int:
         self._check(writer)
-        self._engine.check_quarantine(writer, self._unit)
+        if self._name not in writer.held:
+            self._engine.check_quarantine(writer, self._unit)
         self._account(writer)
         return self._name_rows(writer)
 
@@ -341,7 +342,11 @@ def commit(engine: Engine, writes: Sequence[Pending]) -> list[int]:
     """See `Store.commit`."""
     units = {write._unit: write.moves for write in writes}
 
+    last: Writer | None = None
+
     def publish(writer: Writer) -> list[int]:
+        nonlocal last
+        last, writer.held = writer, engine.held.of(writer.id - 1)
         generations = [write._publish(writer) for write in writes]
         for unit, moves in units.items():
             refresh(writer, open_unit(writer, unit, engine.clock()), moved=moves)
@@ -355,6 +360,9 @@ def commit(engine: Engine, writes: Sequence[Pending]) -> list[int]:
         for write in writes:
             write.abort()
         raise
+    assert last is not None
+    if last.held:
+        engine.held.moved(last.id, last.take_held())
     for write in writes:
         write._published()
     return generations

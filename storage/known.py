@@ -35,9 +35,9 @@ class Known(Generic[N, T]):
             self._found = state, found
         return found
 
-    def moved(self, state: int) -> None:
-        """What was given out last is of this state now: a writer has kept it up to date and committed."""
-        self._found = state, self._found[1]
+    def moved(self, state: int, found: dict[N, T]) -> None:
+        """What `of` gave is of this state now: a writer has kept it up to date and committed."""
+        self._found = state, found
 
     def forget(self) -> None:
         """Nothing is known: a writer has changed it, and has not committed, or what was found must go."""

@@ -109,16 +109,19 @@ def begin(
     suits: Suits | None = None,
 ) -> RowsWrite:
     """See `Store.begin_write`."""
-    with engine.catalog.snapshot() as reader:
-        session = engine.readable(reader, sid)
-        if suits is not None:
-            suits(session.schema.layer(layer))
-        engine.check_mutable(reader, session.unit)
-        check_place(engine, session.schema, layer, start, count)
-        if start > (held := session.rows_in(layer)):
-            raise Gap(layer, held, start)
-        grouped = session.schema.layer(layer).details.grouped
-        found = None if grouped else _look(engine, reader, session, layer, count, tail=False)
+    found, held = None, engine.held.of(engine.catalog.state).get(sid)
+    if held is not None:
+        session = held
+        _check_rows(engine, session, layer, start, count, suits)
+        found = _look_known(engine, session, layer, count)
+    if found is None:
+        with engine.catalog.snapshot() as reader:
+            session = engine.readable(reader, sid)
+            engine.check_mutable(reader, session.unit)
+            _check_rows(engine, session, layer, start, count, suits)
+            if not session.schema.layer(layer).details.grouped:
+                found = _look(engine, reader, session, layer, count, tail=False)
+                _hold(engine, reader, session)
     if found is not None:
         page = _take_page(engine, session, layer, count, found)
         return Write(engine, session, page, layer, start, count, last=last, follows=follows)
@@ -135,6 +138,27 @@ def begin(
     except (PageGone, PageCorrupt) as error:
         quarantine(engine, error, session.unit)
         return begin(engine, sid, layer, start, count, last=last, follows=follows, suits=suits)
+
+
+def _check_rows(
+    engine: Engine, session: SessionRecord, layer: int, start: int, count: int, suits: Suits | None
+) -> None:
+    """Whether such rows may be written to a session. Raises as `begin`."""
+    if suits is not None:
+        suits(session.schema.layer(layer))
+    check_place(engine, session.schema, layer, start, count)
+    if start > (held := session.rows_in(layer)):
+        raise Gap(layer, held, start)
+
+
+def _hold(engine: Engine, reader: Reader, session: SessionRecord) -> None:
+    """A session was found to be writable: as long as nobody changes anything it need not be looked at again.
+
+    Each write of this process takes what is known along to the state that it makes; see `filling.commit`.
+    """
+    held = engine.held.of(reader.state)
+    if len(held) < engine.held.most and not reader.anything_ends:
+        held[session.sid] = session
 
 
 def page_for(
@@ -154,11 +178,20 @@ _Found = tuple[OpenPage | None, PageLayout, int]
 """The open page that has the rows, if there is one; its layout or that of the page to be; bytes stored."""
 
 
+def _look_known(engine: Engine, session: SessionRecord, layer: int, count: int) -> _Found | None:
+    """As `_look`, of a session that is held; None where the catalog must be asked."""
+    page = _current_page(engine, session, layer, count, tail=False)
+    return None if page is None else (page, page.layout, engine.catalog.counted[1].bytes)
+
+
 def _look(
     engine: Engine, reader: Reader, session: SessionRecord, layer: int, count: int, tail: bool
 ) -> _Found:
     """Where so many rows of a layer can go."""
-    page = _current_page(engine, reader, session, layer, count, tail)
+    page = _current_page(engine, session, layer, count, tail=tail)
+    if page is not None and page.published and not reader.names_page(page.number):
+        engine.pages.forget(page.number)
+        page = None
     layout = _layout(reader, session, layer, count, tail) if page is None else page.layout
     return page, layout, reader.counters().bytes
 
@@ -189,16 +222,13 @@ def check_place(engine: Engine, schema: Schema, layer: int, start: int, count: i
 
 
 def _current_page(
-    engine: Engine, reader: Reader, session: SessionRecord, layer: int, count: int, tail: bool
+    engine: Engine, session: SessionRecord, layer: int, count: int, *, tail: bool
 ) -> OpenPage | None:
-    """The open page of this side, when it has the rows and its file is still named."""
+    """The open page of this side, when it has the rows."""
     page = engine.pages.current(session.unit, session.side, tail=tail)
     if page is None or page.free_rows(layer, session.side) < count:
         return None
     if page.layout.sides[session.side] != (session.schema.wire if tail else session.schema):
-        return None
-    if page.published and not reader.names_page(page.number):
-        engine.pages.forget(page.number)
         return None
     return page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import NoReturn, TypeAlias
 
 from pionkv.kernels import LayerSpec
@@ -22,6 +22,9 @@ from ..receiving import Receiver, Refused
 NAME = "V.STOREBATCH"
 BLOB = 5
 """Position of the blob among the arguments."""
+
+OPTIONS_KEPT = 256
+"""Endings of commands that are known: those of one prefix are all the same."""
 
 TWO_BYTES = (Input.F16, Input.BF16)
 UNKNOWN_OPTION = CommandError("ERR", "V.STOREBATCH: unknown option (expected FMT F32|F16|BF16|RAW)")
@@ -73,24 +76,25 @@ def storebatch(client: Client, args: Sequence[Argument]) -> bytes | Slow:
 
 
 def _store_into(client: Client, args: Sequence[Argument], target: Target) -> bytes | Slow:
-    values = args[BLOB]
+    values, options = args[BLOB], tuple(map(blob, args[BLOB + 1 :]))
     if isinstance(values, StoreReceiver):
-        return _finish(client, args, target, values, _declared(args))
+        return _finish(client, args, target, values, _declared(options))
     place = Place.read(args)
-    declared = _declared(args)
+    declared = _declared(options)
     if isinstance(values, Receiver):
         return _refuse(target, place, values, declared)
     return _store(client, target, place, declared, memoryview(values))
 
 
-def _declared(args: Sequence[Argument]) -> Input:
+@lru_cache(OPTIONS_KEPT)
+def _declared(options: tuple[bytes, ...]) -> Input:
     declared: Input | None = Input.F32
-    if len(args) % 2:
+    if len(options) % 2:
         raise UNKNOWN_OPTION.again()
-    for place in range(BLOB + 1, len(args), 2):
-        option = keyword(args[place])
+    for name, value in zip(options[::2], options[1::2], strict=True):
+        option = keyword(name)
         if option == "FMT":
-            declared = INPUTS.get(keyword(args[place + 1]))
+            declared = INPUTS.get(keyword(value))
         elif option != "TXN":
             declared = None
         if declared is None:

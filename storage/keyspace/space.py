@@ -143,7 +143,7 @@ class Keyspace:
             self._undo(keys)
             raise
         assert keys is not None
-        self._known.moved(keys.writer.id)
+        self._known.moved(keys.writer.id, keys.known)
         for write in keys.named:
             write.committed()
         return result

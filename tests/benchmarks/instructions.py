@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from pionkv.server.service import Service
 from pionkv.storage import Store
 
 CONNECTIONS = PIPELINE = 16
+MAP_BYTES = 1 << 30
+"""Of the catalog: as many as valgrind can map."""
 SHORT, LONG = 10, 50
 """Rounds of the two runs; in a round each connection sends one pipeline."""
 ROW = bytes(128)
@@ -80,7 +83,7 @@ async def run(work: str, rounds: int, folder: Path) -> None:
     timing.NS_A_MILLISECOND = timing.NEVER
     batch.use(compile_scan())
     settings = Settings(data_dir=folder, slowlog_log_slower_than=-1)
-    store = Store.open(folder, store_options(settings))
+    store = Store.open(folder, replace(store_options(settings), catalog_map_bytes=MAP_BYTES))
     service, dispatcher = Service(settings, store, asyncio.get_running_loop()), make_dispatcher()
     service.take_entries(dispatcher.entries)
     transports = [Transport() for _ in range(CONNECTIONS)]
