@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The file system takes no more bytes."""
 NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE})
 """The process, or the system, may open no more files."""
+
+
+_KEEP_SIZE = 1
+"""FALLOC_FL_KEEP_SIZE of linux/falloc.h."""
+
+
+def _system_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """fallocate(2); `os.posix_fallocate` will not do, which writes where a file system has no such thing."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
+    call = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return call
+
+
+_fallocate = _system_fallocate()
+
+
+def set_aside(fd: int, offset: int, length: int) -> None:
+    """Have the file system take blocks for bytes that are to be written; it need not.
+
+    A disk that is full is told of by the write.
+    """
+    if _fallocate is not None:
+        _fallocate(fd, _KEEP_SIZE, offset, length)
 
 
 def sync_file(fd: int) -> None:

@@ -7,6 +7,7 @@ between leaves bytes in page rows that no record names, or a page file that no r
 from __future__ import annotations
 
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -20,12 +21,18 @@ from .catalog import Writer
 from .digest import Piece, encode_piece, piece_rows
 from .engine import Engine
 from .errors import Stale, WriteClosed
-from .files import sync_directory, sync_file
+from .files import set_aside, sync_directory, sync_file
 from .open_pages import OpenPage, Tail
 from .options import Durability
 from .page import region_key
 from .records import PageRecord
 from .units import open_unit, refresh
+
+SET_ASIDE_FROM = 256 << 10
+SET_ASIDE_BYTES = 4 << 20
+"""Blocks are taken for so much at once before it is written. Taking them costs 10 µs, and ext4 then writes a
+MiB in 105 to 130 µs where it took 175 to 190; XFS and btrfs are hardly faster or slower. tmpfs takes as much
+longer for them as it is faster afterwards: hence not for all at once."""
 
 
 class Pending(ABC):
@@ -172,6 +179,8 @@ class PageWrite(Pending):
         self._base = page.layout.offset(layer, side)
         self._sealed = False
         self._synced = False
+        self._aside = sys.maxsize if self._charge < SET_ASIDE_FROM else self._offset(self._page_row)
+        """How far in the file blocks are taken; the rest comes as it is written."""
         self._done = 0
         self._filling = 0
         self._window = engine.windows.take()
@@ -215,7 +224,7 @@ class PageWrite(Pending):
         self._tail = self._first_tail()
         while rows := min(self.count - self._done, self._room()):
             data = memoryview(self._window)[: rows * self._row_bytes]
-            self._page.read(data, self._base + (self._page_row + self._done) * self._row_bytes)
+            self._page.read(data, self._offset(self._page_row + self._done))
             change(self._done, data)
             self._filling = rows
             self._flush()
@@ -309,6 +318,16 @@ class PageWrite(Pending):
             self._tail = Tail(self._page_row + self._done, 0, xxhash.xxh3_64())
         return full - self._tail.rows
 
+    def _offset(self, page_row: int) -> int:
+        """Where a row is in the file."""
+        return self._base + page_row * self._row_bytes
+
+    def _set_aside(self) -> None:
+        """Take blocks for the next rows: at least for a segment, never for more than all."""
+        end = min(self._aside + SET_ASIDE_BYTES, self._offset(self._page_row + self.count))
+        set_aside(self._page.fd, self._aside, end - self._aside)
+        self._aside = end
+
     def _flush_all(self) -> None:
         if not self._open:
             raise WriteClosed
@@ -322,7 +341,10 @@ class PageWrite(Pending):
         if not rows:
             return
         data = memoryview(self._window)[: rows * self._row_bytes]
-        self._page.write(data, self._base + (self._page_row + self._done) * self._row_bytes)
+        offset = self._offset(self._page_row + self._done)
+        if offset + data.nbytes > self._aside:
+            self._set_aside()
+        self._page.write(data, offset)
         tail = self._tail
         tail.hasher.update(data)
         tail.rows += rows

@@ -32,6 +32,27 @@ def test_what_is_accounted_is_what_the_disk_holds(driver):
     assert disk(driver) == driver.store.info().bytes
 
 
+def test_blocks_that_are_taken_ahead_are_those_accounted(driver):
+    driver.prefix(b"p", layers=1, rows=(9 << 20) // ROW + 3)
+    driver.put(b"p_pk", 0, (9 << 20) // ROW + 3, bytes((1 << 20) + ROW))
+    driver.store.put_state(b"p", 0, bytes((5 << 20) + 1))
+    driver.store.sync()
+    assert disk(driver) == driver.store.info().bytes
+
+
+def test_a_write_given_up_leaves_room_for_another(driver):
+    driver.prefix(b"p", layers=1, rows=1)
+    before = driver.store.info()
+    for _ in range(3):
+        with driver.store.begin_write(b"p_pk", 0, 1, (8 << 20) // ROW) as write:
+            write.next_segment()[:] = bytes(1 << 20)
+            write.next_segment()
+    assert driver.store.info() == before
+    driver.put(b"p_pk", 0, 1, bytes(8 << 20))
+    driver.store.sync()
+    assert disk(driver) == driver.store.info().bytes
+
+
 def test_bytes_come_back_when_rows_go(driver):
     driver.prefix(b"p", layers=2, rows=100)
     for _ in range(5):

@@ -11,6 +11,7 @@ import lmdb
 import pytest
 from pionkv.storage import CatalogCorrupt, DirectoryError, NoSpace, Store, StoreOptions
 from pionkv.storage import open_pages as open_pages_module
+from pionkv.storage.files import set_aside
 
 ROW = 64
 COUNT = 3 * 1024 * 1024 // ROW
@@ -59,6 +60,18 @@ def test_a_write_that_the_system_does_in_parts(session, monkeypatch):
     )
     session.put(b"s", 1, 0, b"\3" * (100 * ROW))
     assert session.whole(b"s", 1) == b"\3" * (100 * ROW)
+
+
+def test_a_file_that_takes_no_blocks_ahead_is_left_as_it_is(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"as it was")
+    with file.open("rb") as read_only:
+        set_aside(read_only.fileno(), 0, 1 << 20)
+    reader, writer = os.pipe()
+    set_aside(writer, 0, 1 << 20)
+    os.close(reader)
+    os.close(writer)
+    assert file.read_bytes() == b"as it was" and file.stat().st_blocks <= 8
 
 
 def test_other_errors_of_the_disk_are_not_hidden(session, monkeypatch):
