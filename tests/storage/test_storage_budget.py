@@ -32,12 +32,18 @@ def test_what_is_accounted_is_what_the_disk_holds(driver):
     assert disk(driver) == driver.store.info().bytes
 
 
+def holds_what_is_accounted(driver):
+    """Whether the disk does, but for a block a file in which ext4 keeps where a large one is."""
+    driver.store.sync()
+    accounted = driver.store.info().bytes
+    return accounted <= disk(driver) <= accounted + 4096 * len(driver.files)
+
+
 def test_blocks_that_are_taken_ahead_are_those_accounted(driver):
     driver.prefix(b"p", layers=1, rows=(9 << 20) // ROW + 3)
     driver.put(b"p_pk", 0, (9 << 20) // ROW + 3, bytes((1 << 20) + ROW))
     driver.store.put_state(b"p", 0, bytes((5 << 20) + 1))
-    driver.store.sync()
-    assert disk(driver) == driver.store.info().bytes
+    assert holds_what_is_accounted(driver)
 
 
 def test_a_write_given_up_leaves_room_for_another(driver):
@@ -49,8 +55,7 @@ def test_a_write_given_up_leaves_room_for_another(driver):
             write.next_segment()
     assert driver.store.info() == before
     driver.put(b"p_pk", 0, 1, bytes(8 << 20))
-    driver.store.sync()
-    assert disk(driver) == driver.store.info().bytes
+    assert holds_what_is_accounted(driver)
 
 
 def test_bytes_come_back_when_rows_go(driver):
