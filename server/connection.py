@@ -237,8 +237,8 @@ class Connection(Runner, asyncio.BufferedProtocol):
             if isinstance(event, Command):
                 self._take(self._words(event.args))
             elif isinstance(event, BulkMore):
-                if not self._feed(event.remaining):
-                    return False
+                self._feed_later(event.remaining)
+                return False
             elif isinstance(event, Refusal):
                 self._run([], None, event.error)
             elif self._calls and not self._settle():
@@ -298,6 +298,14 @@ class Connection(Runner, asyncio.BufferedProtocol):
             self._starved_of = remaining
             return False
         return True
+
+    def _feed_later(self, remaining: int) -> None:
+        """A buffer is full, of a MiB mostly: others are looked at before the next one is filled.
+
+        A socket that is never empty is else read 32 times in a turn of the event loop.
+        """
+        self._starved_of = remaining
+        self._service.loop.call_soon(self.wake)
 
     def _refuse(self, receiver: Receiver, error: Exception) -> Refused:
         """A receiver failed in the middle of a body: the rest is dropped and the command fails."""

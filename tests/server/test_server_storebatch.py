@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
+
 import numpy as np
 import pytest
+from pionkv.protocol.request import encode_command
+from pionkv.storage import open_pages
+from pionkv.storage.filling import PageWrite
 
 DIM = 64
 MANY = 20_000
@@ -160,14 +167,95 @@ def idle_resources(server):
     return server.call(look)
 
 
-def test_commands_after_a_slow_one_wait_their_turn(sessions) -> None:
-    """Packing runs in threads; the replies still come in the order of the commands."""
-    blob = BLOB.tobytes()
-    header = b"*6\r\n$12\r\nV.STOREBATCH\r\n$4\r\nint8\r\n$1\r\n0\r\n$1\r\n0\r\n$5\r\n20000\r\n$%d\r\n" % len(
-        blob
-    )
-    sessions.send(header + blob + b"\r\nPING\r\n" + header + blob + b"\r\nECHO end\r\n")
+@pytest.mark.parametrize("sid", ["fp32", "int8"])
+def test_commands_after_a_large_one_wait_their_turn(sid, sessions) -> None:
+    """Rows come a buffer at a time, and packing runs in threads; replies come in the order of commands."""
+    header = b"*6\r\n$12\r\nV.STOREBATCH\r\n$4\r\n%b\r\n$1\r\n0\r\n$1\r\n0\r\n$5\r\n20000\r\n$%d\r\n"
+    begin, blob = header % (sid.encode(), BLOB.nbytes), BLOB.tobytes()
+    sessions.send(begin + blob + b"\r\nPING\r\n" + begin + blob + b"\r\nECHO end\r\n")
     sessions.expect(b"+OK\r\n+PONG\r\n+OK\r\n$3\r\nend\r\n")
+
+
+LARGE = {
+    "landing": ("V.STOREBATCH", "fp32", 1, 0, MANY, BLOB.tobytes()),
+    "two kinds": ("V.STOREBATCH", "fp16", 1, 0, MANY, BLOB.astype(np.float16).tobytes(), "FMT", "F16"),
+    "recoded": ("V.STOREBATCH", "fp16", 1, 0, MANY, BLOB.astype(np.float16).tobytes(), "FMT", "BF16"),
+    "packed": ("V.STOREBATCH", "int8", 1, 0, MANY, BLOB.tobytes()),
+    "state": ("SSM.PREFIX.STORE", "ns", 0, BLOB.tobytes()),
+    "string": ("SET", "key", BLOB.tobytes()),
+}
+"""Every way for some MB to arrive."""
+
+
+def held(wire):
+    """What is there of it."""
+    infos = [wire.command("V.INFO", sid) for sid in ("fp32", "fp16", "int8")]
+    return infos, wire.command("SSM.PREFIX.FETCH", "ns", 0), wire.command("GET", "key")
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("way", LARGE)
+def test_a_disk_that_is_full_in_the_middle(way, after, sessions, server, monkeypatch) -> None:
+    before, files = held(sessions), iter(range(after))
+    real = os.pwrite
+
+    def refuse(fd, data, offset):
+        if len(data) > 4096 and next(files, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, data, offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(open_pages.os, "pwrite", refuse)
+        error = sessions.command(*LARGE[way])
+    assert (error.code, error.message) == ("OOM", "no space left for a page")
+    assert sessions.command("PING") == "PONG"
+    assert held(sessions) == before
+    assert idle_resources(server) == (0, 0)
+    assert sessions.command(*LARGE[way]) == "OK"
+
+
+@pytest.mark.parametrize("way", ["landing", "packed"])
+def test_two_stores_at_once_into_the_same_rows(way, sessions, server) -> None:
+    """Each is whole; the one that ends last stands."""
+    name, sid, layer, start, count, first = LARGE[way]
+    second = (-BLOB).tobytes()
+    late = server.connect()
+    head, body, *_ = encode_command((name, sid, layer, start, count, first))
+    late.send(head)
+    late.send(body[: len(body) // 2])
+    assert sessions.command(name, sid, layer, start, count, second) == "OK"
+    between = sessions.command("V.FETCH", sid, layer, "RANGE", 0, count, "FMT", "RAW")
+    late.send(body[len(body) // 2 :])
+    late.send(b"\r\n")
+    assert late.reply() == "OK"
+    after = sessions.command("V.FETCH", sid, layer, "RANGE", 0, count, "FMT", "RAW")
+    assert sessions.command(name, sid, layer, start, count, first) == "OK"
+    assert sessions.command("V.FETCH", sid, layer, "RANGE", 0, count, "FMT", "RAW") == after != between
+
+
+@pytest.mark.parametrize("way", ["landing", "two kinds", "state", "string"])
+def test_others_are_looked_at_between_the_buffers_of_a_large_argument(way, server, monkeypatch) -> None:
+    """However fast its bytes come, one buffer is written and the next lent in a turn of the event loop."""
+    wire, turns, ended, lent = server.connect(), [0], threading.Event(), []
+    wire.command("V.CREATE", "fp32", DIM, "VQUANT", "fp32")
+    wire.command("V.CREATE", "fp16", DIM, "VQUANT", "fp16")
+    real = PageWrite.next_segment
+
+    def next_segment(write):
+        lent.append(turns[0])
+        return real(write)
+
+    def count(app):
+        turns[0] += 1
+        if not ended.is_set():
+            app.loop.call_soon(count, app)
+
+    server.call(count)
+    with monkeypatch.context() as patched:
+        patched.setattr(PageWrite, "next_segment", next_segment)
+        assert wire.command(*LARGE[way]) == "OK"
+    ended.set()
+    assert len(lent) >= 3 and len(set(lent)) == len(lent)
 
 
 def test_a_full_budget(start_local) -> None:
