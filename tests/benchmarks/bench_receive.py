@@ -83,6 +83,7 @@ def _process(way: str, where: dict[str, Any], runs: int, count: int) -> Any:
         target=_receive, args=(theirs, way, where, runs, count)
     )
     process.start()
+    theirs.close()  # so that the end of the process is seen here
 
     def ask(digest: bool) -> object:
         ours.send(digest)
