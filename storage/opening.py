@@ -19,8 +19,8 @@ from .known import Known
 from .maps import PageMaps
 from .open_pages import OpenPages
 from .options import Durability, StoreOptions
-from .reaper import Reaper
 from .read import Rows
+from .reaper import Reaper
 from .recovery import join, mark_closed, recover, settle
 from .reserve import FILE as RESERVE
 from .reserve import Reserve
