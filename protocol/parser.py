@@ -35,9 +35,6 @@ RequestEvent: TypeAlias = NeedDataType | Command | BulkStart | BulkMore
 
 UNKNOWN = -1
 
-WORDS_BYTES = 256
-"""Bytes in which the words before a large argument are looked for together."""
-
 _ARRAY_HEADER = re.compile(rb"\*(0|-?[1-9][0-9]{0,18})\r\n").match
 _HEADER_START = re.compile(rb"(-?|0|-?[1-9][0-9]{0,18})\r?").fullmatch
 _BULK_HEADER = re.compile(rb"\$(0|[1-9][0-9]{0,18})\r\n").match
@@ -156,8 +153,6 @@ class RequestParser(Intake[RequestEvent]):
                     return NEED_DATA
                 if count > 0:
                     self._missing, self._kept = count, 0
-                    if self._batches and self.authenticated:
-                        self._take_words()
                     return None
             else:
                 line = self._inline_line()
@@ -166,25 +161,6 @@ class RequestParser(Intake[RequestEvent]):
                 if words := split_inline(line):
                     return Command([*words])
         return NEED_DATA
-
-    def _take_words(self) -> None:
-        """Take small arguments without a line break that have arrived, and are not the last ones, in one go.
-
-        They stand before what makes a command large; one by one they take as long as everything else that
-        is done before its body is received. No limit can be met within so few bytes.
-        """
-        head = self._head
-        pieces = bytes(self._view[head : min(self._tail, head + WORDS_BYTES)]).split(b"\r\n")
-        args = self._args
-        # What comes after the last line break is no whole line.
-        for header, word in zip(pieces[:-1:2], pieces[1:-1:2], strict=False):
-            if header != b"$%d" % len(word) or self._missing == 1:
-                break
-            args.append(word)
-            head += len(header) + len(word) + 4
-            self._missing -= 1
-            self._kept += len(word)
-        self._head = head
 
     def _read_arguments(self) -> RequestEvent:
         # Written with an eye on speed: this loop is what a single small command costs.

@@ -316,3 +316,46 @@ def test_a_pipeline_may_begin_with_the_password() -> None:
     receive(parser, command(*[b"y"] * 11))
     with pytest.raises(ProtocolError, match="unauthenticated multibulk length"):
         parser.next_event()
+
+
+WORDS = st.one_of(
+    st.sampled_from(
+        [b"", b"V.STOREBATCH", b"\r\n", b"$1\r\nx\r\n", b"a\r\n$1", b"$5", b"*2\r\n", b"w" * 254]
+    ),
+    st.binary(max_size=40),
+)
+
+
+@given(st.lists(WORDS, min_size=1, max_size=12), st.lists(WORDS, max_size=4), st.data())
+@settings(max_examples=300)
+def test_words_around_a_large_argument(before: list[bytes], after: list[bytes], data: st.DataObject) -> None:
+    words = [*before, BODY * 70, *after]
+    wire = command(*words) + command(b"PING")
+    cuts = data.draw(st.lists(st.integers(0, 600), max_size=6))
+    assert commands(*pieces(wire, cuts)) == [words, [b"PING"]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"$03\r\nPUT\r\n",
+        b"$+3\r\nPUT\r\n",
+        b"$3\r\nPUT\n\n",
+        b"$4\r\nPUT\r\n",
+        b":3\r\nPUT\r\n",
+        b"$-1\r\n",
+        b"$2\r\nPUT\r\n",
+    ],
+)
+def test_broken_words_before_a_large_argument(words: bytes) -> None:
+    wire = b"*4\r\n$3\r\nSET\r\n" + words + b"$70000\r\n"
+    by_hand = commands(*one_by_one(wire), large_bulk=8 * 1024)
+    assert commands(wire) == by_hand
+    assert isinstance(by_hand[-1], str) and by_hand[-1].startswith("! ")
+
+
+def test_limits_hold_for_words_before_a_large_argument() -> None:
+    limits = Limits(command_bytes=16 * 1024)
+    words = [b"w" * 200] * 90
+    seen = commands(command(*words, BODY * 70), limits=limits)
+    assert seen == ["! too big command"]
