@@ -14,6 +14,7 @@ from .asking import Fetch, FetchForm, Question, Rows, StoreForm
 from .async_lane import AsyncLane
 from .deadline import Deadline
 from .errors import ConnectionLost, ServerRefused, Unavailable
+from .local import WORTH_BYTES, async_unix_twin
 from .requests import Found, Name, SessionInfo
 from .store_options import StoreOptions
 
@@ -32,7 +33,10 @@ class AsyncStoreClient(StoreOptions):
         buffers: The memory that fetched rows come in.
     """
 
-    def _prepare(self, timeout: float, silence: float, connect: float) -> None:
+    def _prepare(self, timeout: float, silence: float, connect: float, prefer_unix: bool) -> None:
+        self._may_change = prefer_unix
+        self._given = self.endpoint
+        self._moved = 0
         self._timeout = timeout
         self._silence = silence
         self._connect = connect
@@ -156,22 +160,51 @@ class AsyncStoreClient(StoreOptions):
             return await lane.receive_rows(fetch.place, deadline)
 
         await self._exchange(work)
-        return fetch.result()
+        rows = fetch.result()
+        self._moved += sum(each.nbytes for each in rows)
+        return rows
 
     async def _exchange(self, work: Callable[[AsyncLane, Deadline], Awaitable[T]]) -> T:
         """Run `work`, once more on a new connection if a kept one turns out to have ended."""
         async with self._turns:
             deadline = Deadline(self._timeout, self._silence)
+            if self._may_change and self._moved >= WORTH_BYTES:
+                await self._change_to_unix()
             if self._lane is not None and not self._lane.closed:
                 try:
                     return await self._run(work, self._lane, deadline)
                 except ConnectionLost:
                     pass
             try:
-                self._lane = await AsyncLane.open(self.endpoint, deadline.within(self._connect))
+                self._lane = await self._connected(deadline)
             except ServerRefused as error:
                 raise Unavailable(f"{self.endpoint} refuses this client: {error}") from error
             return await self._run(work, self._lane, deadline)
+
+    async def _connected(self, deadline: Deadline) -> AsyncLane:
+        if self.endpoint is not self._given:
+            try:
+                return await AsyncLane.open(self.endpoint, deadline.within(self._connect))
+            except Unavailable:
+                # The server that had the Unix socket is gone; the one at the address given may be another.
+                self.endpoint, self._may_change = self._given, True
+        return await AsyncLane.open(self.endpoint, deadline.within(self._connect))
+
+    async def _change_to_unix(self) -> None:
+        """Use the server's Unix socket from now on, if it has one; asked once."""
+        lane, self._may_change = self._lane, False
+        if lane is None or lane.closed:
+            return
+        try:
+            found = await async_unix_twin(lane, self.endpoint, Deadline(self._connect, self._connect))
+        except Unavailable:
+            found = None
+        finally:
+            if lane.pending:
+                self._drop()
+        if found is not None:
+            lane.close()
+            self.endpoint, self._lane = found
 
     async def _run(
         self, work: Callable[[AsyncLane, Deadline], Awaitable[T]], lane: AsyncLane, deadline: Deadline

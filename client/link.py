@@ -71,6 +71,7 @@ class Link:
         self._lane: Lane | None = None
         self._interrupted = False
         self._may_change = prefer_unix and endpoint.is_local and endpoint.unix_socket_path is None
+        self._given = endpoint
         _links.add(self)
 
     def twin(self, endpoint: Endpoint, breaker: Breaker | None, lane_type: type[Lane] = Lane) -> Link:
@@ -178,11 +179,24 @@ class Link:
 
     def _open(self, deadline: Deadline) -> Lane:
         try:
-            soon = deadline.within(self._connect)
-            self._lane = self._lane_type.open(self.endpoint, soon, self.traffic, ahead=True)
+            self._lane = self._connected(deadline)
         except ServerRefused as error:
             raise Unavailable(f"{self.endpoint} refuses this client: {error}") from error
         return self._lane
+
+    def _connected(self, deadline: Deadline) -> Lane:
+        def connect() -> Lane:
+            soon = deadline.within(self._connect)
+            return self._lane_type.open(self.endpoint, soon, self.traffic, ahead=True)
+
+        if self.endpoint is self._given:
+            return connect()
+        try:
+            return connect()
+        except Unavailable:
+            # The server that had the Unix socket is gone; the one at the address given may be another.
+            self.endpoint, self._may_change = self._given, True
+            return connect()
 
     def _drop(self) -> None:
         lane, self._lane = self._lane, None

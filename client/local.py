@@ -7,6 +7,7 @@ import stat
 from dataclasses import replace
 
 from . import requests
+from .async_lane import AsyncLane
 from .deadline import Deadline
 from .endpoint import Endpoint
 from .errors import ServerRefused, Unavailable
@@ -14,6 +15,10 @@ from .lane import Lane, Traffic
 
 WORTH_BYTES = 1 << 20
 """Bytes that must have moved over TCP before it is looked for: short exchanges gain nothing."""
+
+_PATH = ("CONFIG", "GET", "unixsocket")
+_RUN = ("INFO", "server")
+"""Names this run of the server: a path alone may mean another one's socket."""
 
 
 def unix_twin(
@@ -31,16 +36,15 @@ def unix_twin(
         Unavailable: `lane` broke.
     """
     try:
-        path = _told(lane, ("CONFIG", "GET", "unixsocket"), deadline)
-        run = _run(lane, deadline)
+        twin = _twin_of(endpoint, _told(lane, _PATH, deadline))
+        run = _run_of(_told(lane, _RUN, deadline))
     except ServerRefused:
         return None
-    if not path or not _is_socket(path):
+    if twin is None:
         return None
-    twin = replace(endpoint, unix_socket_path=os.fsdecode(path))
     try:
         found = Lane.open(twin, deadline, traffic)
-        if _run(found, deadline) == run != "":
+        if _run_of(_told(found, _RUN, deadline)) == run != "":
             return twin, found
         found.close()
     except (Unavailable, ServerRefused):
@@ -48,17 +52,53 @@ def unix_twin(
     return None
 
 
-def _told(lane: Lane, command: tuple[str, ...], deadline: Deadline) -> bytes:
+async def async_unix_twin(
+    lane: AsyncLane, endpoint: Endpoint, deadline: Deadline
+) -> tuple[Endpoint, AsyncLane] | None:
+    """As `unix_twin`, of a connection of an event loop."""
+    try:
+        twin = _twin_of(endpoint, await _async_told(lane, _PATH, deadline))
+        run = _run_of(await _async_told(lane, _RUN, deadline))
+    except ServerRefused:
+        return None
+    if twin is None:
+        return None
+    try:
+        found = await AsyncLane.open(twin, deadline)
+    except (Unavailable, ServerRefused):
+        return None
+    try:
+        if _run_of(await _async_told(found, _RUN, deadline)) == run != "":
+            return twin, found
+    except (Unavailable, ServerRefused):
+        pass
+    except BaseException:
+        found.close()
+        raise
+    found.close()
+    return None
+
+
+def _told(lane: Lane, command: tuple[str, ...], deadline: Deadline) -> object:
     lane.send(command, deadline)
-    reply = lane.receive(deadline)
-    value = reply[1] if isinstance(reply, list) and len(reply) == 2 else b""
-    return value if isinstance(value, bytes) else b""
+    return lane.receive(deadline)
 
 
-def _run(lane: Lane, deadline: Deadline) -> str:
-    """What names this run of the server: a path alone may mean another one's socket."""
-    lane.send(("INFO", "server"), deadline)
-    return requests.read_lines(lane.receive(deadline)).get("run_id", "")
+async def _async_told(lane: AsyncLane, command: tuple[str, ...], deadline: Deadline) -> object:
+    await lane.send(command, deadline)
+    return await lane.receive(deadline)
+
+
+def _twin_of(endpoint: Endpoint, reply: object) -> Endpoint | None:
+    """Where the server says that its Unix socket is; None: it has none, or that is no socket here."""
+    path = reply[1] if isinstance(reply, list) and len(reply) == 2 else b""
+    if not isinstance(path, bytes) or not path or not _is_socket(path):
+        return None
+    return replace(endpoint, unix_socket_path=os.fsdecode(path))
+
+
+def _run_of(reply: object) -> str:
+    return requests.read_lines(reply).get("run_id", "")
 
 
 def _is_socket(path: bytes) -> bool:

@@ -37,11 +37,13 @@ class StoreClient(StoreOptions, AttendQueries):
         redis: The redis-py client that small commands go through, for any command without a method here.
     """
 
-    def _prepare(self, timeout: float, silence: float, connect: float) -> None:
+    def _prepare(self, timeout: float, silence: float, connect: float, prefer_unix: bool) -> None:
         self.redis = redis.Redis(
             **self.endpoint.redis_options, socket_timeout=silence, socket_connect_timeout=connect
         )
-        self._link = Link(self.endpoint, total=timeout, silence=silence, connect=connect)
+        self._link = Link(
+            self.endpoint, total=timeout, silence=silence, connect=connect, prefer_unix=prefer_unix
+        )
         self.attend = AttendLink(self._link)
 
     def ping(self) -> None:

@@ -31,6 +31,7 @@ class StoreOptions(ABC):
         silence: float = 5.0,
         connect_timeout: float = 2.0,
         kept_bytes: int = KEPT_BYTES,
+        prefer_unix: bool = True,
     ) -> None:
         """Prepare; a connection is opened when it is needed.
 
@@ -46,14 +47,17 @@ class StoreOptions(ABC):
             silence: Seconds without a byte moving after which the server counts as hung.
             connect_timeout: Seconds within which a new connection must have answered.
             kept_bytes: Bytes of memory of fetched rows that are kept for the next ones, at most.
+            prefer_unix: Whether rows take the Unix socket of a server on this machine, if it has one, once
+                a MiB has moved over TCP.
 
         Raises:
             ValueError: The address is none, or `kept_bytes` is below 0.
         """
         self.endpoint = Endpoint.of(host, port, unix_socket_path, username, password, tls, url)
         self.buffers = Buffers(kept_bytes)
-        self._prepare(timeout, silence, connect_timeout)
+        prefers = prefer_unix and self.endpoint.is_local and self.endpoint.unix_socket_path is None
+        self._prepare(timeout, silence, connect_timeout, prefers)
 
     @abstractmethod
-    def _prepare(self, timeout: float, silence: float, connect: float) -> None:
-        """Make what connects to the endpoint."""
+    def _prepare(self, timeout: float, silence: float, connect: float, prefer_unix: bool) -> None:
+        """Make what connects to the endpoint; `prefer_unix`: it may be exchanged for a Unix socket."""

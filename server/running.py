@@ -108,20 +108,19 @@ class Runner(ABC):
 
     def _run_batch(self, commands: list[list[bytes]], *, alike: bool) -> int:
         """Run commands until one has to wait; how many were taken. `alike`: see `RequestParser.alike`."""
-        find, taken, plain = self._dispatcher.spelled.get, 0, self._is_plain
+        find, taken, plain = self._dispatcher.spelled.get, 0, None
         for name, lines in ((commands[0][0], commands),) if alike else by_name(commands):
+            if plain is None:
+                plain = self._is_plain
             entry = find(name) if plain else None
             longest = len(lines[0]) if alike else max(map(len, lines))
             shortest = longest if alike else min(map(len, lines))
             if entry is None or not entry.fewest <= shortest <= longest <= entry.most:
-                taken += self._take_each(lines)
-                plain = self._is_plain
+                taken, plain = taken + self._take_each(lines), None
             elif not (entry.run or entry.brief):
-                taken += self._run_each(entry, lines)
-                plain = self._is_plain
+                taken, plain = taken + self._run_each(entry, lines), None
             elif not self._lets_in(entry, lines):
-                taken += self._take_each(lines)
-                plain = self._is_plain
+                taken, plain = taken + self._take_each(lines), None
             else:
                 taken += len(lines)
                 if entry.several and not self._calls and self._run_several(entry, lines, longest):
@@ -132,7 +131,8 @@ class Runner(ABC):
                     self._held = LetIn(entry, lines)
                 else:
                     self._run_brief(entry, lines)
-            if self._must_wait:
+            # After the last of them whoever asks finds out.
+            if taken == len(commands) or self._must_wait:
                 break
         return taken
 
@@ -156,9 +156,9 @@ class Runner(ABC):
                 self._held = Taken(words, entry, None)
             else:
                 self._run(words, entry, None)
-            if self._must_wait:
+            if taken == len(lines) or self._must_wait:
                 return taken
-            if taken < len(lines) and not self._is_plain:
+            if not self._is_plain:
                 return taken + self._take_each(lines[taken:])
         return len(lines)
 

@@ -13,104 +13,44 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import redis
 from harness import Row, interleaved, rate_row, write_results
+from wires import (
+    DIM,
+    DISTINCT,
+    MIB,
+    ROW,
+    Contents,
+    PeerServer,
+    Wire,
+    bare_sender,
+    cpu_seconds,
+    peer_server,
+    two_cores,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import engines  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
-MIB = 1 << 20
-DIM = 1024
-ROW = 2 * DIM
 TIMED_BYTES = 16 * MIB
 """What is timed moves at least so many: several of what is smaller, one after the other."""
-DISTINCT = 3
-"""Different contents that rounds rotate through."""
 PEERS = ("redis", "valkey")
 """Engines of plain keys; targets are stated against the first."""
-
-
-class Wire:
-    """A lean client: commands out in as few sends as they have large parts, bulk strings into one buffer."""
-
-    def __init__(self, address: tuple[str, int] | str, room: int = 65 * MIB) -> None:
-        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-        self.socket = socket.socket(family, socket.SOCK_STREAM)
-        self.socket.connect(address)
-        if family == socket.AF_INET:
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.room = memoryview(np.ones(room, np.uint8)).cast("B")
-        self._rest = b""
-
-    def send(self, *args: bytes | memoryview) -> None:
-        small = b"*%d\r\n" % len(args)
-        for arg in args:
-            small += b"$%d\r\n" % len(arg)
-            if len(arg) < 1 << 14:
-                small += bytes(arg)
-            else:
-                self.socket.sendall(small)
-                self.socket.sendall(arg)
-                small = b""
-            small += b"\r\n"
-        self.socket.sendall(small)
-
-    def line(self) -> bytes:
-        while b"\r\n" not in self._rest:
-            self._rest += self.socket.recv(4096)
-        line, self._rest = self._rest.split(b"\r\n", 1)
-        if line.startswith(b"-"):
-            raise RuntimeError(line.decode())
-        return line
-
-    def bulk(self, at: int = 0) -> int:
-        """Receive one bulk string to `room[at:]`; its length."""
-        size = int(self.line()[1:])
-        have = min(len(self._rest), size)
-        self.room[at : at + have] = self._rest[:have]
-        self._rest = self._rest[have:]
-        while have < size:
-            have += self.socket.recv_into(self.room[at + have : at + size])
-        while len(self._rest) < 2:
-            self._rest += self.socket.recv(2 - len(self._rest))
-        self._rest = self._rest[2:]
-        return size
-
-    def call(self, *args: bytes | memoryview) -> bytes:
-        self.send(*args)
-        return self.line()
-
-
-class Contents:
-    """Random halfs, finite, in several versions."""
-
-    def __init__(self, size: int) -> None:
-        rng = np.random.default_rng(size)
-        self.versions = [
-            memoryview(rng.standard_normal(size // 2).astype(np.float16)).cast("B") for _ in range(DISTINCT)
-        ]
-        self.turn = 0
-
-    def next(self) -> memoryview:
-        self.turn += 1
-        return self.versions[self.turn % DISTINCT]
 
 
 class Bench:
@@ -281,7 +221,11 @@ class Bench:
         self.ours.call(b"KV.PREFIX.DROP", b"packed", b"plain")
 
     def clients(self) -> None:
-        """Our client's way of receiving beside redis-py with hiredis, both from our server."""
+        """Our client's way of receiving beside redis-py with hiredis, both from our server.
+
+        Both are told its port. Ours then finds the Unix socket by itself; to see what that is worth each is
+        also kept to one kind of socket, without a target.
+        """
         from pionkv.client import StoreClient
 
         for mb, target in ((16, 2.5), (64, 4.0)):
@@ -289,23 +233,43 @@ class Bench:
             blob, count = Contents(size).versions[0], size // ROW
             self.ours.call(b"KV.PREFIX.REGISTER", b"cl", b"%d" % DIM, b"fp16")
             self.ours.call(b"V.STOREBATCH", b"cl_pk", b"0", b"0", b"%d" % count, blob, b"FMT", b"F16")
-            theirs = redis.Redis(port=self.ours_process.port)
-            ours = StoreClient(port=self.ours_process.port)
+            port = self.ours_process.port
+            ours = {
+                "": StoreClient(port=port),
+                " over TCP": StoreClient(port=port, prefer_unix=False),
+                " over Unix": StoreClient(unix_socket_path=self.unix),
+            }
+            theirs = {
+                "": redis.Redis(port=port),
+                " over Unix": redis.Redis(unix_socket_path=self.unix),
+            }
             received: dict[str, Any] = {}
 
-            def lane(ours: StoreClient = ours, count: int = count, got: dict[str, Any] = received) -> None:
-                got["lane"] = ours.fetch_range("cl_pk", 0, 0, count, form="RAW")
+            def lane(how: str, count: int = count, got: dict[str, Any] = received, ours: Any = ours) -> None:
+                got["lane" + how] = ours[how].fetch_range("cl_pk", 0, 0, count, form="RAW").data.cast("B")
 
-            def reply(theirs: Any = theirs, count: int = count, got: dict[str, Any] = received) -> None:
-                got["reply"] = theirs.execute_command("V.FETCH", "cl_pk", 0, "RANGE", 0, count, "FMT", "RAW")
+            def reply(
+                how: str, count: int = count, got: dict[str, Any] = received, them: Any = theirs
+            ) -> None:
+                command = ("V.FETCH", "cl_pk", 0, "RANGE", 0, count, "FMT", "RAW")
+                got["reply" + how] = them[how].execute_command(*command)
 
-            seconds = interleaved({"lane": lane, "redis-py": reply}, self.rounds, 2, after_itself=True)
-            assert received["lane"].tobytes() == received["reply"] == bytes(blob), "wrong rows"
-            row = rate_row(
-                f"client receives {mb} MiB", "GB/s", size / 1e9, seconds["lane"],
-                ("redis-py + hiredis", seconds["redis-py"]), target,
-            )  # fmt: skip
-            self.rows.append(row)
+            arms = {"lane" + how: partial(lane, how) for how in ours}
+            arms |= {"reply" + how: partial(reply, how) for how in theirs}
+            seconds = interleaved(arms, self.rounds, 2, after_itself=True)
+            assert all(each == blob for each in received.values()), "wrong rows"
+            for how, peer, wanted in (
+                ("", "", target),
+                (" over TCP", "", None),
+                (" over Unix",) * 2 + (None,),
+            ):
+                row = rate_row(
+                    f"client receives {mb} MiB{how}", "GB/s", size / 1e9, seconds["lane" + how],
+                    (f"redis-py + hiredis{peer}", seconds["reply" + peer]), wanted,
+                )  # fmt: skip
+                self.rows.append(row)
+            for client in (*ours.values(), *theirs.values()):
+                client.close()
             self.ours.call(b"KV.PREFIX.DROP", b"cl")
 
     def small_commands(self) -> None:
@@ -380,81 +344,6 @@ def repeated(arms: Mapping[str, Callable[[], None]], times: int) -> dict[str, Ca
             arm()
 
     return {name: partial(run, arm) for name, arm in arms.items()}
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system seconds of a process so far, to the nanosecond: /proc counts in hundredths."""
-    return time.clock_gettime((~pid << 3) | 2)  # its clock, as clock_getcpuclockid(3) makes it on Linux
-
-
-@contextmanager
-def bare_sender(kind: str, data: memoryview, cores: set[int]) -> Iterator[Callable[[memoryview], None]]:
-    """A thread-less peer process that sends `data` for each byte it gets: the socket's own speed."""
-    if kind == "TCP":
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            address: Any = listener.getsockname()
-            ours = socket.create_connection(address)
-            theirs, _ = listener.accept()
-    else:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    child = os.fork()
-    if child == 0:
-        os.sched_setaffinity(0, cores)
-        ours.close()
-        while theirs.recv(1):
-            theirs.sendall(data)
-        os._exit(0)
-    theirs.close()
-
-    def receive(room: memoryview) -> None:
-        ours.send(b"x")
-        have = 0
-        while have < len(data):
-            have += ours.recv_into(room[have : len(data)])
-
-    try:
-        yield receive
-    finally:
-        ours.close()
-        os.waitpid(child, 0)
-
-
-def two_cores() -> tuple[set[int], set[int]]:
-    """Two cores that share nothing if there are such, else two of those there are, or twice the same."""
-    first, *others = sorted(os.sched_getaffinity(0))
-    topology = Path(f"/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list")
-    siblings = re.findall(r"\d+", topology.read_text()) if topology.exists() else []
-    apart = [core for core in others if str(core) not in siblings] or others or [first]
-    return {first}, {apart[0]}
-
-
-class PeerServer(NamedTuple):
-    """A server beside ours."""
-
-    port: int
-    pid: int
-
-
-@contextmanager
-def peer_server(program: str = "redis-server") -> Iterator[PeerServer]:
-    """A server of plain keys without persistence, as Redis and Valkey are."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [program, "--port", str(port), "--save", "", "--appendonly", "no", "--io-threads", "1"],
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                threading.Event().wait(0.05)
-        yield PeerServer(port, process.pid)
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def main() -> None:

@@ -10,14 +10,19 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from bench_io import DIM, MIB, ROW, Contents, ServerProcess, Wire, cpu_seconds, peer_server
 from harness import Row, interleaved, rate_row, write_results
+from wires import DIM, MIB, ROW, Contents, Wire, cpu_seconds, peer_server
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from server_process import ServerProcess  # noqa: E402
 
 LARGE = 64 * MIB
 HOGS = 4

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
@@ -22,10 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from bench_io import DIM, MIB, ROW, Contents, Wire, two_cores
 from harness import Row, interleaved, rate_row, write_results
 from pionkv.client import StoreClient
-from server_process import ServerProcess
+from wires import DIM, MIB, ROW, Contents, Wire, two_cores
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from server_process import ServerProcess  # noqa: E402
 
 PIECES = ((1, 16 * MIB), (1, 64 * MIB), (64, MIB // 4), (64, MIB), (64, 4 * MIB))
 """Runs of rows and the bytes of each; 64 runs are 32 layers of a prefix."""
@@ -105,7 +109,7 @@ def _receive(connection: Connection, way: str, where: dict[str, Any], runs: int,
 
 
 def _client(where: dict[str, Any], way: str, runs: int, count: int) -> Callable[[], list[Any]]:
-    client = StoreClient(**where, **({"kept_bytes": 0} if way == "new" else {}))
+    client = StoreClient(**where, prefer_unix=False, **({"kept_bytes": 0} if way == "new" else {}))
 
     def bring() -> list[Any]:
         if runs == 1:

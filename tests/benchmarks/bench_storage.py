@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from bench_io import Wire
 from harness import Row, Spread, interleaved, rate_row, write_results
 from pionkv.kernels import LayerSpec
 from pionkv.storage import Durability, Schema, Store, StoreOptions
 from pionkv.storage.open_pages import OpenPage
+from wires import Wire
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench_io import DIM, MIB, ROW, Contents, Wire
 from bench_load import fetch, running, store
 from harness import ROOT
+from wires import DIM, MIB, ROW, Contents, Wire
 
 IMAGES = ROOT / "docs" / "images"
 SPY = Path(sys.executable).with_name("py-spy")

@@ -1,0 +1,121 @@
+"""Store clients of a server on this machine change to its Unix socket, and back when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from client_peers import SECONDS
+from pionkv.client import AsyncStoreClient, StoreClient
+from pionkv.kernels import LayerSpec
+from server_process import ServerProcess
+
+ROWS = np.random.default_rng(1).standard_normal((1200, 512)).astype("float16")
+"""More than a MiB."""
+
+
+class Blocking:
+    """An `AsyncStoreClient` as a `StoreClient`."""
+
+    def __init__(self, **options: Any) -> None:
+        self._runner = asyncio.Runner()
+        self._client = self._run(self._made(options))
+
+    async def _made(self, options: dict[str, Any]) -> AsyncStoreClient:
+        return AsyncStoreClient(**options)
+
+    def _run(self, work: Any) -> Any:
+        return self._runner.run(asyncio.wait_for(work, SECONDS))
+
+    @property
+    def endpoint(self) -> Any:
+        return self._client.endpoint
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._client, name)
+        return lambda *args: self._run(method(*args))
+
+    def end(self) -> None:
+        self.close()
+        self._runner.close()
+
+
+def endpoint_of(client: Any) -> Any:
+    """Where its rows come from."""
+    return client.endpoint if isinstance(client, Blocking) else client._link.endpoint
+
+
+@pytest.fixture(params=[StoreClient, Blocking])
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    made: list[Any] = []
+
+    def make(**options: Any) -> Any:
+        made.append(request.param(**options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.end() if isinstance(client, Blocking) else client.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path / "data", "--unix-socket", str(tmp_path / "s"))
+    process.start()
+    with StoreClient(port=process.port) as client:
+        client.create("s", LayerSpec("fp16", 512))
+        client.store("s", 0, 0, ROWS)
+    yield process
+    process.close()
+
+
+def fetched(client: Any) -> bool:
+    return bool(np.array_equal(client.fetch_range("s", 0, 0, len(ROWS), "F16"), ROWS))
+
+
+def test_rows_take_the_unix_socket_once_many_have_come(
+    server: ServerProcess, connect: Callable[..., Any], tmp_path: Path
+) -> None:
+    client = connect(port=server.port)
+    client.fetch_range("s", 0, 0, 1)
+    assert endpoint_of(client).unix_socket_path is None
+    assert fetched(client) and fetched(client) and fetched(client)
+    assert endpoint_of(client).unix_socket_path == str(tmp_path / "s")
+
+
+def test_who_does_not_want_it_stays(server: ServerProcess, connect: Callable[..., Any]) -> None:
+    client = connect(port=server.port, prefer_unix=False)
+    assert fetched(client) and fetched(client) and fetched(client)
+    assert endpoint_of(client).unix_socket_path is None
+
+
+def test_without_the_socket_it_goes_back_to_the_address_given(
+    server: ServerProcess, connect: Callable[..., Any]
+) -> None:
+    client = connect(port=server.port)
+    assert fetched(client) and fetched(client)
+    server.stop()
+    server.flags = ()
+    server.start(server.port)
+    assert fetched(client)
+    assert endpoint_of(client).unix_socket_path is None
+    assert fetched(client)
+
+
+def test_a_socket_of_another_server_is_left_alone(
+    server: ServerProcess, connect: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The path is there, and somebody else listens on it."""
+    (tmp_path / "s").unlink()
+    other = ServerProcess(tmp_path / "other", "--unix-socket", str(tmp_path / "s"))
+    other.start()
+    try:
+        client = connect(port=server.port)
+        assert fetched(client) and fetched(client) and fetched(client)
+        assert endpoint_of(client).unix_socket_path is None
+    finally:
+        other.close()
