@@ -431,6 +431,8 @@ class Runner(ABC):
 
     def _after_command(self) -> None:
         if self._receivers:
+            # Who has sent so much waits for its reply alone: it leaves before what is tidied up.
+            self._out.flush()
             self._close_receivers()
         if self.client.reply_mode is not ReplyMode.ON:
             self.client.after_command()
