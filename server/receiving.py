@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+from .buffers import CHUNK_BYTES
+
 
 class Receiver(ABC):
     """Takes the bytes of one bulk string in the order in which they arrive.
@@ -75,8 +77,9 @@ class Spooled(Receiver):
         return self._spool[: self.length]
 
     def next_buffer(self, remaining: int) -> memoryview | None:
-        """What is left of the buffer."""
-        return self._spool[self.length - remaining : self.length]
+        """What is left of the buffer, a MiB at a time: others are looked at between."""
+        at = self.length - remaining
+        return self._spool[at : at + min(remaining, CHUNK_BYTES)]
 
     def close(self) -> None:
         """Give the buffer back."""
