@@ -56,17 +56,26 @@ def fetch(wire: Wire, name: bytes, layer: int, size: int) -> None:
 # A small client beside large ones
 
 
+VALUE = b""
+"""Stands for `LARGE` bytes in a command."""
+
+
 def _hog(port: int, command: tuple[bytes, ...], started: multiprocessing.Barrier) -> None:  # type: ignore[valid-type]
     wire = Wire(("127.0.0.1", port))
+    stores, value = VALUE in command, bytes(LARGE)
+    words = [value if word == VALUE else word for word in command]
     started.wait()  # type: ignore[attr-defined]
     while True:
-        wire.send(*command)
-        wire.bulk()
+        wire.send(*words)
+        if stores:
+            wire.line()
+        else:
+            wire.bulk()
 
 
 @contextmanager
 def hogs(port: int, command: tuple[bytes, ...]) -> Iterator[None]:
-    """Clients that fetch without a pause, each in a process of its own."""
+    """Clients that fetch or store without a pause, each in a process of its own."""
     context = multiprocessing.get_context("spawn")
     started = context.Barrier(HOGS + 1)
     processes = [
@@ -97,34 +106,40 @@ def ping_p99(port: int) -> float:
 
 def small_beside_large(rounds: int) -> list[Row]:
     with ExitStack() as stack:
-        ours = stack.enter_context(running())
+        ours = stack.enter_context(running()).port
         port = stack.enter_context(peer_server()).port
-        blob = Contents(LARGE).next()
-        wire = Wire(("127.0.0.1", ours.port))
-        store(wire, b"large", 1, LARGE)
-        Wire(("127.0.0.1", port)).call(b"SET", b"large", blob)
+        store(Wire(("127.0.0.1", ours)), b"large", 1, LARGE)
+        Wire(("127.0.0.1", port)).call(b"SET", b"large", Contents(LARGE).next())
         rows = b"%d" % (LARGE // ROW)
-        commands = {
-            ours.port: (b"V.FETCH", b"large_pk", b"0", b"RANGE", b"0", rows, b"FMT", b"RAW"),
+        fetches = {
+            ours: (b"V.FETCH", b"large_pk", b"0", b"RANGE", b"0", rows, b"FMT", b"RAW"),
             port: (b"GET", b"large"),
         }
-        found: dict[int, list[float]] = {ours.port: [], port: []}
-        idle: dict[int, list[float]] = {ours.port: [], port: []}
-        for _ in range(rounds):
-            for one, command in commands.items():
-                idle[one].append(ping_p99(one))
-                with hogs(one, command):
-                    found[one].append(ping_p99(one))
-    return [
-        rate_row(
-            f"PING p99 while {HOGS} clients fetch 64 MiB values", "1/s", 1.0, found[ours.port],
-            ("redis-server, the same", found[port]), 1 / 3,
-            idle_p99_ms={
-                name: 1e3 * percentile(idle[one], 0.5)
-                for name, one in (("pionkv", ours.port), ("redis", port))
-            },
-        )
-    ]  # fmt: skip
+        stores = {
+            ours: (b"V.STOREBATCH", b"large_pk", b"0", b"0", rows, VALUE, b"FMT", b"F16"),
+            port: (b"SET", b"large", VALUE),
+        }
+        return [
+            _beside("fetch", fetches, ours, port, rounds),
+            _beside("store", stores, ours, port, rounds),
+        ]
+
+
+def _beside(what: str, commands: dict[int, tuple[bytes, ...]], ours: int, peer: int, rounds: int) -> Row:
+    found: dict[int, list[float]] = {ours: [], peer: []}
+    idle: dict[int, list[float]] = {ours: [], peer: []}
+    for _ in range(rounds):
+        for one, command in commands.items():
+            idle[one].append(ping_p99(one))
+            with hogs(one, command):
+                found[one].append(ping_p99(one))
+    return rate_row(
+        f"PING p99 while {HOGS} clients {what} 64 MiB values", "1/s", 1.0, found[ours],
+        ("redis-server, the same", found[peer]), 1 / 3,
+        idle_p99_ms={
+            name: 1e3 * percentile(idle[one], 0.5) for name, one in (("pionkv", ours), ("redis", peer))
+        },
+    )  # fmt: skip
 
 
 # The same work with more around it
