@@ -31,6 +31,8 @@ from .service import Service
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
 """How long and how much a peer may go on to send after an error that ends its connection."""
+FULL_READ = 1 << 17
+"""A read of so much of commands, not of a large argument, is likely to have left more."""
 DRAIN = memoryview(bytearray(1 << 16))
 """Where that goes; its content is nobody's."""
 
@@ -103,6 +105,12 @@ class Connection(Runner, asyncio.BufferedProtocol):
         if self._parser.received(nbytes):
             self._out.turn = TURN_BYTES
             self._advance()
+            if nbytes >= FULL_READ and self._reads and not self._receivers and not self._ended:
+                # There is more, and it would be read at once, up to 32 times: others are looked at first.
+                assert self._transport is not None
+                self._reads = False
+                self._transport.pause_reading()
+                self._service.loop.call_soon(self._advance)
 
     def eof_received(self) -> bool:
         """The peer sends no more; it still gets the replies to what it sent."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 from pionkv.protocol.errors import CommandError
 from pionkv.protocol.request import encode_command
+from pionkv.server.connection import FULL_READ, Connection
 from pionkv.server.together import ANSWER_BYTES, MOST_CALLS
 from pionkv.storage.keyspace.large import LARGE_BYTES
 
@@ -338,3 +340,30 @@ def test_a_lookup_that_waits_holds_up_what_follows(server: Any, wire: Any) -> No
     assert wire.reply() == "PONG"
     assert other.command("KV.PREFIX.CLAIM", "n", 0) == "OK"
     assert [wire.reply() for _ in range(3)] == ["MISS", b"after", None]
+
+
+def test_others_are_looked_at_between_the_reads_of_a_long_pipeline(server, monkeypatch) -> None:
+    """A pipeline without an end has one full read in a turn of the event loop."""
+    turns, ended, reads = [0], threading.Event(), []
+    real = Connection.buffer_updated
+
+    def buffer_updated(connection, nbytes):
+        if nbytes >= FULL_READ:
+            reads.append(turns[0])
+        real(connection, nbytes)
+
+    def count(app):
+        turns[0] += 1
+        if not ended.is_set():
+            app.loop.call_soon(count, app)
+
+    monkeypatch.setattr(Connection, "buffer_updated", buffer_updated)
+    wire = server.connect()
+    server.call(count)
+    many = 600_000
+    sender = threading.Thread(target=wire.send, args=(b"PING\r\n" * many,))
+    sender.start()
+    assert wire.read(7 * many) == b"+PONG\r\n" * many
+    sender.join()
+    ended.set()
+    assert len(reads) == len(set(reads))
