@@ -17,7 +17,6 @@ import xxhash
 
 from . import refs
 from .accounts import tenant_of
-from .buffers import WINDOW_BYTES
 from .catalog import Writer
 from .digest import Piece, encode_piece, piece_rows
 from .engine import Engine
@@ -34,10 +33,6 @@ SET_ASIDE_BYTES = 4 << 20
 """Blocks are taken for so much at once before it is written. Taking them costs 10 µs, and ext4 then writes a
 MiB in 105 to 130 µs where it took 175 to 190; XFS and btrfs are hardly faster or slower. tmpfs takes as much
 longer for them as it is faster afterwards: hence not for all at once."""
-
-ALIGN_FROM = 8 << 20
-"""With so much still to be written, pieces are made to end at whole MiB of the file: a MiB is then one folio
-of the system's, too, and written in a tenth to a quarter less time. It costs one more, small piece."""
 
 
 class Pending(ABC):
@@ -311,28 +306,17 @@ class PageWrite(Pending):
 
     def _first_tail(self) -> Tail:
         """The piece to go on with: the region's last one when these rows follow it and it is not full."""
-        self._full = piece_rows(self._row_bytes)
-        """Rows that the piece which is being written may have."""
         tail = self._page.tails.get(self._region)
-        if tail is not None and tail.end == self._page_row and tail.rows < self._full:
+        if tail is not None and tail.end == self._page_row and tail.rows < piece_rows(self._row_bytes):
             return Tail(tail.start, tail.rows, tail.hasher.copy())
-        return self._new_tail()
-
-    def _new_tail(self) -> Tail:
-        """A piece that begins with the next row."""
-        self._full = piece_rows(self._row_bytes)
-        row = self._page_row + self._done
-        if (self.count - self._done) * self._row_bytes >= ALIGN_FROM:
-            short, odd = divmod(-self._offset(row) % WINDOW_BYTES, self._row_bytes)
-            if short and not odd and self._full * self._row_bytes == WINDOW_BYTES:
-                self._full = short
-        return Tail(row, 0, xxhash.xxh3_64())
+        return Tail(self._page_row, 0, xxhash.xxh3_64())
 
     def _room(self) -> int:
         """Rows that the piece can still take; begins the next one when it is full."""
-        if self._tail.rows >= self._full:
-            self._tail = self._new_tail()
-        return self._full - self._tail.rows
+        full = piece_rows(self._row_bytes)
+        if self._tail.rows >= full:
+            self._tail = Tail(self._page_row + self._done, 0, xxhash.xxh3_64())
+        return full - self._tail.rows
 
     def _offset(self, page_row: int) -> int:
         """Where a row is in the file."""

@@ -24,7 +24,6 @@ from pionkv.storage import (
     WriteClosed,
 )
 from pionkv.storage.buffers import WINDOW_BYTES
-from pionkv.storage.filling import ALIGN_FROM
 from pionkv.storage.records import SessionRecord
 
 ROW = 64
@@ -289,48 +288,6 @@ def test_rows_may_be_rewritten_before_the_commit(session):
     assert [first for first, _ in seen] == [sum(rows for _, rows in seen[:i]) for i in range(len(seen))]
     assert sum(rows for _, rows in seen) == count
     assert session.whole(b"s", 0) == b"\xff" * (count * ROW)
-
-
-@pytest.mark.parametrize("dim", [32, 24, 1024], ids=["64 bytes", "48 bytes", "2 KiB"])
-@pytest.mark.parametrize("first", [0, 1, 5_000])
-def test_pieces_of_large_writes_end_at_whole_mib_of_the_file(first, dim, open_store):
-    """Where rows allow it. Written, appended or rewritten, every row is digested once, and rightly."""
-    driver = open_store()
-    spec = LayerSpec("fp16", dim)
-    schema = Schema.uniform(spec)
-    driver.store.register(b"p", schema, schema)
-    size, large = spec.row_bytes, ALIGN_FROM // spec.row_bytes + 7
-    data = os.urandom((first + 2 * large + 3) * size)
-
-    def put(start, rows, *, again=False):
-        part = data[start * size : (start + rows) * size]
-        with driver.store.begin_write(b"p_pk", 0, start, rows) as write:
-            source = memoryview(bytes(len(part)) if again else part)
-            while (segment := write.next_segment()) is not None:
-                segment[:] = source[: len(segment)]
-                source = source[len(segment) :]
-            if again:
-
-                def change(row, rows):
-                    rows[:] = part[row * size : row * size + len(rows)]
-
-                write.rewrite(change)
-            write.commit()
-            return write
-
-    if first:
-        put(0, first)
-    write = put(first, large)
-    put(first + large, 3)
-    put(first + large + 3, large, again=True)
-    assert driver.whole(b"p_pk", 0) == data
-    assert sum(driver.store.verify(b"p")) == len(data)
-    ends = [write._offset(row + rows) for row, rows, _ in write._pieces]
-    assert all(ends[i] < ends[i + 1] <= ends[i] + WINDOW_BYTES for i in range(len(ends) - 1))
-    aligned = [end % WINDOW_BYTES == 0 for end in ends[1:-1]]
-    assert all(aligned) if WINDOW_BYTES % size == 0 else not any(aligned)
-    driver.store.close()
-    assert open_store().whole(b"p_pk", 0) == data
 
 
 def test_segments_may_be_filled_in_another_thread(session):
