@@ -34,7 +34,7 @@ class AsyncStoreClient(StoreOptions):
     """
 
     def _prepare(self, timeout: float, silence: float, connect: float, prefer_unix: bool) -> None:
-        self._may_change = prefer_unix
+        self._may_change = prefer_unix and self.endpoint.may_have_unix_twin
         self._given = self.endpoint
         self._moved = 0
         self._timeout = timeout
@@ -70,6 +70,7 @@ class AsyncStoreClient(StoreOptions):
     ) -> None:
         """Write rows; see `StoreClient.store`. They are not to be changed before it returns."""
         await self._ask(asking.store(sid, layer, start, rows, form))
+        self._moved += rows.nbytes
 
     async def fetch(self, sid: Name, layer: int, ids: Sequence[int]) -> Rows:
         """Rows by id; see `StoreClient.fetch`."""

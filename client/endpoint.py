@@ -98,6 +98,11 @@ class Endpoint:
             return False
 
     @property
+    def may_have_unix_twin(self) -> bool:
+        """Whether it is reached over TCP and may listen on a Unix socket of this machine, too."""
+        return self.is_local and self.unix_socket_path is None
+
+    @property
     def greeting(self) -> tuple[tuple[str, ...], ...]:
         """The commands that open a connection."""
         if self.password is None:

@@ -70,7 +70,7 @@ class Link:
         self._lock = threading.Lock()
         self._lane: Lane | None = None
         self._interrupted = False
-        self._may_change = prefer_unix and endpoint.is_local and endpoint.unix_socket_path is None
+        self._may_change = prefer_unix and endpoint.may_have_unix_twin
         self._given = endpoint
         _links.add(self)
 

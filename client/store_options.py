@@ -55,8 +55,7 @@ class StoreOptions(ABC):
         """
         self.endpoint = Endpoint.of(host, port, unix_socket_path, username, password, tls, url)
         self.buffers = Buffers(kept_bytes)
-        prefers = prefer_unix and self.endpoint.is_local and self.endpoint.unix_socket_path is None
-        self._prepare(timeout, silence, connect_timeout, prefers)
+        self._prepare(timeout, silence, connect_timeout, prefer_unix)
 
     @abstractmethod
     def _prepare(self, timeout: float, silence: float, connect: float, prefer_unix: bool) -> None:

@@ -18,6 +18,8 @@ _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _INT64_LIMIT = 1 << 63
 INTEGERS_KEPT = 4096
 """Numbers whose text is known: reading one takes ten times as long."""
+OPTIONS_KEPT, OPTIONS_BYTES = 256, 256
+"""So many endings of commands, of so many bytes at most, are read once: a prefix has but one."""
 NOT_AN_INTEGER = "value is not an integer or out of range"
 
 

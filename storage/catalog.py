@@ -16,6 +16,7 @@ import lmdb
 
 from .errors import CatalogCorrupt, DirectoryError, NoSpace, OlderCatalog, StoreClosed
 from .files import FULL
+from .known import DecodedSessions
 from .names import key_of
 from .records import Counters, NamespaceRecord, PageRecord, SessionRecord
 from .reserve import FILE as RESERVE
@@ -61,42 +62,12 @@ _SPARE_TABLES = 32
 _MAX_READERS = 1024
 _LEAST_MAP_BYTES = 1 << 30
 """Where a process may not have as much address space as is asked for, it is halved down to this."""
-_CACHED_BYTES = 32 << 20
 _COUNTERS = b"counters"
 CHECKPOINT_BEGUN = b"checkpoint begun"
 """In `meta`: the transaction that the last checkpoint begun has pinned, u64, big-endian like the marks."""
 
 EXPIRING = b"expiring"
 """In `meta`: there as long as some unit is to end by itself."""
-
-
-class DecodedSessions:
-    """Decoded sessions by name, each with the stored form it was decoded from.
-
-    A stored form that differs from the cached one is decoded anew, so no process has to tell another of a
-    change.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[bytes, tuple[bytes, SessionRecord]] = {}
-        self._bytes = 0
-
-    def get(self, sid: bytes, raw: bytes) -> SessionRecord:
-        """The session of this stored form; a shared object, not to be changed."""
-        found = self._found.get(sid)
-        if found is not None and found[0] == raw:
-            return found[1]
-        record = SessionRecord.decode(raw)
-        self.put(raw, record)
-        return record
-
-    def put(self, raw: bytes, record: SessionRecord) -> None:
-        """Keep a session; the longest kept go when there are too many bytes of stored forms."""
-        old = self._found.pop(record.sid, None)
-        self._found[record.sid] = (raw, record)
-        self._bytes += len(raw) - (len(old[0]) if old is not None else 0)
-        while self._bytes > _CACHED_BYTES and len(self._found) > 1:
-            self._bytes -= len(self._found.pop(next(iter(self._found)))[0])
 
 
 class Reader:

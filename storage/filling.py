@@ -363,7 +363,6 @@ class PageWrite(Pending):
 def commit(engine: Engine, writes: Sequence[Pending]) -> list[int]:
     """See `Store.commit`."""
     units = {write._unit: write.moves for write in writes}
-
     last: Writer | None = None
 
     def publish(writer: Writer) -> list[int]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from .records import SessionRecord
+
 N = TypeVar("N", bound=Hashable)
 T = TypeVar("T")
+
+_CACHED_BYTES = 32 << 20
 
 
 class Known(Generic[N, T]):
@@ -42,3 +46,32 @@ class Known(Generic[N, T]):
     def forget(self) -> None:
         """Nothing is known: a writer has changed it, and has not committed, or what was found must go."""
         self._found = 0, {}
+
+
+class DecodedSessions:
+    """Decoded sessions by name, each with the stored form it was decoded from.
+
+    A stored form that differs from the cached one is decoded anew, so no process has to tell another of a
+    change.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, tuple[bytes, SessionRecord]] = {}
+        self._bytes = 0
+
+    def get(self, sid: bytes, raw: bytes) -> SessionRecord:
+        """The session of this stored form; a shared object, not to be changed."""
+        found = self._found.get(sid)
+        if found is not None and found[0] == raw:
+            return found[1]
+        record = SessionRecord.decode(raw)
+        self.put(raw, record)
+        return record
+
+    def put(self, raw: bytes, record: SessionRecord) -> None:
+        """Keep a session; the longest kept go when there are too many bytes of stored forms."""
+        old = self._found.pop(record.sid, None)
+        self._found[record.sid] = (raw, record)
+        self._bytes += len(raw) - (len(old[0]) if old is not None else 0)
+        while self._bytes > _CACHED_BYTES and len(self._found) > 1:
+            self._bytes -= len(self._found.pop(next(iter(self._found)))[0])

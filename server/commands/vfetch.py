@@ -11,7 +11,7 @@ from pionkv.protocol.errors import CommandError
 from pionkv.protocol.limits import DEFAULT_LIMITS
 from pionkv.storage import Rows
 
-from ..arguments import Argument, Cursor, blob, integer, keyword, unknown_option
+from ..arguments import OPTIONS_BYTES, OPTIONS_KEPT, Argument, Cursor, blob, integer, keyword, unknown_option
 from ..clients import Client
 from ..dispatch import Handler, Slow
 from ..sending import FORMS, Form, reply_now, send_rows
@@ -27,8 +27,6 @@ NO_LAYERS = CommandError("ERR", "V.FETCH BATCH: session has no stored layers")
 NO_IDS = CommandError("ERR", "no token IDs provided")
 NATIVE_BY_ID = CommandError("ERR", "FMT NATIVE requires the RANGE or BATCH form")
 OPTIONS = ("FMT", "AT")
-OPTIONS_KEPT = 256
-"""Endings of commands that are known: those of one restore are all the same."""
 BAD_FORM = "{command}: unknown FMT (want F32|F16|NATIVE|RAW)"
 
 
@@ -134,7 +132,10 @@ def fetchall(client: Client, args: Sequence[Argument]) -> bytes | Slow:
 
 def _options(command: str, words: Sequence[Argument], *, layers: bool = False, txn: bool = False) -> Options:
     """FMT, AT and, where they are allowed, LAYERS and TXN: all that is left."""
-    return _read_options(command, tuple(map(blob, words)), layers, txn)
+    said = tuple(map(blob, words))
+    # What somebody sent as an id is not kept, however long it is.
+    read = _read_options if sum(map(len, said)) <= OPTIONS_BYTES else _read_options.__wrapped__
+    return read(command, said, layers, txn)
 
 
 @lru_cache(OPTIONS_KEPT)

@@ -12,7 +12,7 @@ from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
 from pionkv.storage import RowsWrite, Stale, Store, Transaction, Write
 
-from ..arguments import Argument, blob, integer, keyword
+from ..arguments import OPTIONS_KEPT, Argument, blob, integer, keyword
 from ..clients import Client
 from ..dispatch import Handler, Opener, Slow
 from ..packing import INPUTS, Filler, Fit, Input, Landing, Packing, Spooling, StoreReceiver, fit_of
@@ -22,9 +22,6 @@ from ..receiving import Receiver, Refused
 NAME = "V.STOREBATCH"
 BLOB = 5
 """Position of the blob among the arguments."""
-
-OPTIONS_KEPT = 256
-"""Endings of commands that are known: those of one prefix are all the same."""
 
 TWO_BYTES = (Input.F16, Input.BF16)
 UNKNOWN_OPTION = CommandError("ERR", "V.STOREBATCH: unknown option (expected FMT F32|F16|BF16|RAW)")

@@ -7,7 +7,6 @@ that is what several workers are for. One client that asks them in turn is in be
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import tempfile
@@ -23,22 +22,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import Peer, Row, Spread, write_results  # noqa: E402
 from pionkv.protocol.request import encode_command  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
+from wires import cpu_seconds  # noqa: E402
 
 DIM, ROWS, LAYERS = 1024, 2048, 4
 CLIENTS, FETCHES, ROUNDS = 8, 12, 5
 LEAST = 0.91
 """One worker's CPU time for a byte by that of two."""
 GIB = 1 << 30
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def cpu_seconds(pids: list[int]) -> float:
-    """CPU seconds that processes have used so far."""
-    total = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / TICKS
 
 
 class Load:
@@ -69,12 +59,12 @@ class Load:
         """Every client fetches everything, several times: CPU seconds, elapsed seconds, bytes."""
         sizes = [0] * CLIENTS
         threads = [threading.Thread(target=self._fetch, args=(index, sizes)) for index in range(CLIENTS)]
-        before, begun = cpu_seconds(self.pids), time.perf_counter()
+        before, begun = sum(map(cpu_seconds, self.pids)), time.perf_counter()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return cpu_seconds(self.pids) - before, time.perf_counter() - begun, sum(sizes)
+        return sum(map(cpu_seconds, self.pids)) - before, time.perf_counter() - begun, sum(sizes)
 
     def _fetch(self, index: int, sizes: list[int]) -> None:
         wire, buffer = self.wires[index], bytearray(1 << 20)

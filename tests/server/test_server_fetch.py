@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pionkv.server.arguments import OPTIONS_BYTES
+from pionkv.server.commands import vfetch
+from pionkv.server.sending import Form
 
 DIM = 4
 
@@ -143,3 +146,14 @@ def test_null_is_the_null_of_the_protocol(server) -> None:
     server.connect().command("V.CREATE", "s", "SCHEMA", 1, "fmt=fp32,dim=4")
     server.connect().send(b"V.FETCH s 0 0\r\nV.FETCH s BATCH 0 1\r\n").expect(b"$-1\r\n*1\r\n$-1\r\n")
     server.connect(3).send(b"V.FETCH s 0 0\r\nV.FETCH s BATCH 0 1\r\n").expect(b"_\r\n*1\r\n_\r\n")
+
+
+def test_endings_of_commands_are_remembered_only_if_they_are_short() -> None:
+    """Who sends a long id, of a transaction that is none, has no memory of the server's for it."""
+    vfetch._read_options.cache_clear()
+    long = bytes(OPTIONS_BYTES)
+    assert vfetch._options("V.FETCH", [b"TXN", long], txn=True).txn == long
+    assert vfetch._read_options.cache_info().currsize == 0
+    for _ in range(2):
+        assert vfetch._options("V.FETCH", [b"fmt", b"raw"]).form is Form.RAW
+    assert vfetch._read_options.cache_info()[:2] == (1, 1)

@@ -5,7 +5,7 @@ import os
 import pytest
 from pionkv.kernels import LayerSpec
 from pionkv.storage import Schema
-from pionkv.storage.catalog import DecodedSessions
+from pionkv.storage.known import DecodedSessions
 from pionkv.storage.reaper import LARGE_BYTES, Reaper
 from pionkv.storage.records import SessionRecord
 
@@ -42,7 +42,7 @@ def test_an_idle_tick_is_no_transaction(driver):
 
 
 def test_decoded_sessions_are_bounded_and_never_stale(monkeypatch):
-    monkeypatch.setattr("pionkv.storage.catalog._CACHED_BYTES", 1000)
+    monkeypatch.setattr("pionkv.storage.known._CACHED_BYTES", 1000)
     schema = Schema.uniform(LayerSpec("fp16", 32))
     cache = DecodedSessions()
     raw = {}
