@@ -192,8 +192,11 @@ async def _connect(endpoint: Endpoint) -> AsyncLane:
         return (await loop.create_unix_connection(AsyncLane, endpoint.unix_socket_path))[1]
     context = None if endpoint.tls is None else endpoint.tls.context
     name = None if context is None else endpoint.host
-    made = loop.create_connection(AsyncLane, endpoint.host, endpoint.port, ssl=context, server_hostname=name)
-    return (await made)[1]
+    transport, lane = await loop.create_connection(
+        AsyncLane, endpoint.host, endpoint.port, ssl=context, server_hostname=name
+    )
+    endpoint.tune(transport.get_extra_info("socket"))
+    return lane
 
 
 @asynccontextmanager

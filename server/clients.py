@@ -31,6 +31,8 @@ UNCOUNTED = ("qbuf", "qbuf-free", "argv-mem", "obl", "oll", "omem", "tot-mem")
 TCP, UNIX, BINARY = "tcp", "unix", "binary"
 UNIX_SEND_BYTES = 1 << 20
 """What the system may hold of what a peer on a Unix socket has not read yet."""
+UNPACED = b"reno"
+"""Congestion control, for peers on this machine, that sends as fast as its window lets it."""
 
 Filters: TypeAlias = Sequence[tuple[str, int | str]]
 """Names of facts about a client, and what they are to be."""
@@ -165,15 +167,22 @@ def lane_of(transport: asyncio.BaseTransport) -> str:
     return TCP if isinstance(transport.get_extra_info("sockname"), tuple) else UNIX
 
 
-def widen(transport: asyncio.BaseTransport) -> None:
-    """Have a Unix socket take more bytes at a time: unlike TCP's, its buffer never grows by itself.
+def tune(transport: asyncio.BaseTransport, *, same_machine: bool) -> None:
+    """Set up a connection's socket for the way by which its bytes travel. What is refused is left as it is.
 
-    With the system's own a peer that is not reading just now stops the server after a fifth of a MB. Less
-    than is asked for is granted where the system allows no more.
+    A Unix socket takes more bytes at a time: unlike TCP's, its buffer never grows by itself, and with the
+    system's own a peer that is not reading just now stops the server after a fifth of a MB. Less than is
+    asked for is granted where the system allows no more.
+
+    TCP within a machine has no path on which to lose or queue anything. A system whose congestion control
+    paces (BBR) would still set a timer between any two parts of a reply.
     """
+    connection = transport.get_extra_info("socket")
     with suppress(OSError):
-        connection = transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BYTES)
+        if lane_of(transport) == UNIX:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BYTES)
+        elif same_machine and hasattr(socket, "TCP_CONGESTION"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, UNPACED)
 
 
 def read_addresses(client: Client, transport: asyncio.BaseTransport) -> None:

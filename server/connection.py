@@ -21,7 +21,7 @@ from pionkv.protocol.parser import NEED_DATA, Body, BulkMore, BulkStart, Command
 from .acl.permit import enter
 from .admission import check_permission, turned_away
 from .arguments import Argument
-from .clients import UNIX, lane_of, read_addresses, widen
+from .clients import lane_of, read_addresses, tune
 from .dispatch import Dispatcher
 from .output import TURN_BYTES
 from .receiving import Receiver, Refused
@@ -70,8 +70,7 @@ class Connection(Runner, asyncio.BufferedProtocol):
         self._out.attach(self._transport, self._lane)
         self._service.metrics.connections += 1
         read_addresses(self.client, self._transport)
-        if self._lane == UNIX:
-            widen(self._transport)
+        tune(self._transport, same_machine=self.client.same_machine)
         self.client.last_active = self._service.clock()
         self.set_authenticated(self.client.user.needs_no_password)
         self._service.add(self)

@@ -1,11 +1,14 @@
 """The lane against scripted peers: what arrives where, and what each misbehaviour becomes."""
 
+import asyncio
 import socket
+import sys
 import threading
 from collections.abc import Callable
 
 import pytest
 from client_peers import Peer, greet, read_until
+from pionkv.client.async_lane import AsyncLane
 from pionkv.client.deadline import Deadline
 from pionkv.client.endpoint import Endpoint
 from pionkv.client.errors import BadReply, ConnectionLost, ServerRefused, TimedOut
@@ -40,6 +43,10 @@ def connect(peer: Peer, deadline: Deadline) -> Lane:
     return lane
 
 
+def congestion(connection: socket.socket) -> bytes:
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+
 class Places:
     """Destinations of the lengths that are expected."""
 
@@ -48,6 +55,30 @@ class Places:
 
     def __call__(self, index: int, length: int) -> memoryview:
         return memoryview(self.memory[index])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a socket choose")
+def test_nothing_is_paced_within_a_machine(play: Play, deadline: Deadline) -> None:
+    peer = play(greet, greet)
+    lane = Lane.open(Endpoint(port=peer.port), deadline)
+    assert lane._socket is not None
+    assert congestion(lane._socket) == b"reno"
+    lane.close()
+
+    async def over_a_loop() -> bytes:
+        found = await AsyncLane.open(Endpoint(port=peer.port), deadline)
+        assert found._transport is not None
+        try:
+            return congestion(found._transport.get_extra_info("socket"))
+        finally:
+            found.close()
+
+    assert asyncio.run(over_a_loop()) == b"reno"
+    with socket.socket() as usual:
+        before = congestion(usual)
+        Endpoint("192.0.2.1").tune(usual)
+        assert congestion(usual) == before
+        assert usual.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_rows_arrive_in_their_places_wherever_the_reply_is_split(play: Play, deadline: Deadline) -> None:

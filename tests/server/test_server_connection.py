@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import fcntl
 import socket
+import sys
 import termios
 import time
 
 import pytest
 from pionkv.protocol.errors import CommandError
+from pionkv.server.clients import UNPACED, tune
 
 PASSWORD = "correct horse"
 NOAUTH = CommandError("NOAUTH", "Authentication required.")
@@ -16,6 +20,10 @@ NOAUTH = CommandError("NOAUTH", "Authentication required.")
 
 def fields(line):
     return dict(pair.split("=", 1) for pair in line.decode().split())
+
+
+def congestion(connection):
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
 
 
 def same(error, code, text):
@@ -167,6 +175,32 @@ def test_a_unix_socket_takes_more_than_the_systems_own_buffer(start_local, tmp_p
             time.sleep(0.01)
             fcntl.ioctl(peer, termios.FIONREAD, room)
         assert int.from_bytes(room, "little") > most
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a socket choose")
+def test_nothing_is_paced_within_a_machine(server, wire) -> None:
+    assert wire.command("PING") == "PONG"
+    (transport,) = server.call(lambda app: [each._transport for each in app.service.connections.values()])
+    assert congestion(transport.get_extra_info("socket")) == UNPACED
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("same_machine", [False, True])
+def test_a_network_keeps_the_systems_pace_and_a_refusal_ends_nothing(same_machine, refuses) -> None:
+    asked = []
+
+    class Socket:
+        def setsockopt(self, *option: object) -> None:
+            asked.append(option)
+            if refuses:
+                raise OSError(errno.ENOENT, "no such congestion control")
+
+    class Transport(asyncio.Transport):
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return Socket() if name == "socket" else ("192.0.2.1", 1974)
+
+    tune(Transport(), same_machine=same_machine)
+    assert len(asked) == (same_machine and hasattr(socket, "TCP_CONGESTION"))
 
 
 def test_a_unix_socket(start_local, tmp_path) -> None:
