@@ -141,6 +141,24 @@ _V = (
         examples=(Example("V.INFO demo", '"session_idx:0\\r\\nvalue_dim:2\\r\\n…"'),),
     ),
     CommandSpec(
+        name="V.MAP",
+        summary="Where rows of a session lie in page files, for a client on this machine that maps them.",
+        group="vstore",
+        reply="As KV.PREFIX.MAP: of rows start to end - 1 of each layer that holds rows, or of those of layers "
+        "a to b - 1. Null when none of them does.",
+        parameters=(
+            key("session"),
+            integer("start"),
+            integer("end"),
+            optional(after("LAYERS", block("layers", integer("a"), integer("b")))),
+        ),
+        flags=READ,
+        categories=("kv", "read", "slow"),
+        keys=ONE,
+        complexity="O(L), L = layers; the first time O(B), B = bytes",
+        usage="session start end",
+    ),
+    CommandSpec(
         name="V.STOREBATCH",
         summary="Appends rows to a layer, or overwrites rows that are there and not in a closed group.",
         group="vstore",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from pionkv.kernels.formats import LayerSpec
 from .catalog import Writer
 from .engine import Asked, Engine
 from .errors import BadRange, Grouped, PageCorrupt, PageGone, RowsNotStored, Stale
-from .extents import Extents, cut, rows_of, slice_rows
+from .extents import Extents, rows_of, slice_rows
 from .names import sids_of, unit_of_namespace
 from .page import page_path
 from .quarantine import quarantine
@@ -149,40 +149,44 @@ def rows_of_layers(
     return _read(engine, sids, layers, _range(start, end), generations, at, begins=start == 0)
 
 
-def locate(engine: Engine, sid: bytes, layer: int, start: int, end: int) -> list[Location] | None:
-    """See `Store.locate`."""
-    select = _range(start, end)
-
-    def attempt() -> list[Location] | None:
-        with engine.catalog.snapshot() as reader:
-            session = engine.readable(reader, sid)
-        _require_rows(session, layer)
-        _map_layer(engine, session, layer, select)
-        extents = select(session, layer) or ()
-        _lend(engine, {extent[0] for extent in extents})
-        found = []
-        for page, row, count in extents:
-            _, low, high = engine.maps.locate(page, layer, session.side, row, count)
-            found.append(Location(Path(page_path(engine.directory.pages, page)), low, high - low))
-        return found or None
-
-    return _guarded(engine, (sid,), attempt)
-
-
 class Mapped(NamedTuple):
-    """Where the rows of one layer and side of a prefix lie.
+    """Where rows of one layer and side lie.
 
     Attributes:
         layer: The layer.
         side: 0 for K, 1 for V.
         spec: Format and dim of the rows.
         places: Runs of rows in order.
+        first: As `Rows.first`.
     """
 
     layer: int
     side: int
     spec: LayerSpec
     places: list[Location]
+    first: bool = False
+
+
+def locate(
+    engine: Engine, sid: bytes, layers: Sequence[int] | None, start: int, end: int
+) -> tuple[int, list[Mapped]]:
+    """See `Store.locate`."""
+    select = _range(start, end)
+
+    def attempt() -> tuple[int, list[Mapped]]:
+        with engine.catalog.snapshot() as reader:
+            session = engine.readable(reader, sid)
+        paths: dict[int, Path] = {}
+        found = [
+            _mapped(engine, session, layer, extents, paths, begins=start == 0)
+            for layer in (range(len(session.rows)) if layers is None else layers)
+            if layer >= 0 and (extents := select(session, layer)) is not None
+        ]
+        _lend(engine, paths)
+        engine.usage.note(session.unit, engine.clock())
+        return session.generation, found
+
+    return _guarded(engine, (sid,), attempt)
 
 
 def locate_prefix(engine: Engine, namespace: bytes) -> tuple[NamespaceRecord, list[Mapped]] | None:
@@ -196,27 +200,33 @@ def locate_prefix(engine: Engine, namespace: bytes) -> tuple[NamespaceRecord, li
             if record is None or record.tokens < 1 or engine.is_spent(reader, record):
                 return None
         paths: dict[int, Path] = {}
+        select = _range(0, record.tokens)
         found = [
-            _mapped(engine, session, layer, record.tokens, paths)
+            _mapped(engine, session, layer, extents, paths, begins=True)
             for layer in range(len(sessions[0].rows) if sessions[0] is not None else 0)
             for session in sessions
-            if session is not None and session.rows_in(layer)
+            if session is not None and (extents := select(session, layer)) is not None
         ]
-        _lend(engine, {extent[0] for _, extents in found for extent in extents})
+        _lend(engine, paths)
         engine.usage.note(unit, engine.clock())
-        return record, [mapped for mapped, _ in found]
+        return record, found
 
     return _guarded(engine, sids_of(unit), attempt)
 
 
 def _mapped(
-    engine: Engine, session: SessionRecord, layer: int, rows: int, paths: dict[int, Path]
-) -> tuple[Mapped, Extents]:
-    """One layer's places, its bytes checked, and its extents; `paths` are those of pages met before."""
-    _require_rows(session, layer)
-    if rows > (held := session.rows_in(layer)):
-        raise RowsNotStored(layer, 0, rows, held)
-    extents, side, maps = cut(session.extents_of(layer), rows), session.side, engine.maps
+    engine: Engine,
+    session: SessionRecord,
+    layer: int,
+    extents: Extents,
+    paths: dict[int, Path],
+    *,
+    begins: bool,
+) -> Mapped:
+    """One layer's places, its bytes checked; `paths` are those of pages met before. Raises `Grouped`."""
+    spec, side, maps = session.schema.layer(layer), session.side, engine.maps
+    if spec.details.grouped:
+        raise Grouped(spec.format)
     places = []
     for page, row, count in extents:
         maps.rows(page, layer, side, row, count)
@@ -224,16 +234,10 @@ def _mapped(
         if page not in paths:
             paths[page] = Path(page_path(engine.directory.pages, page))
         places.append(Location(paths[page], low, high - low))
-    return Mapped(layer, side, session.schema.layer(layer), places), extents
+    return Mapped(layer, side, spec, places, begins and not any(session.rows[:layer]))
 
 
-def _require_rows(session: SessionRecord, layer: int) -> None:
-    spec = session.schema.layer(layer)
-    if spec.details.grouped:
-        raise Grouped(spec.format)
-
-
-def _lend(engine: Engine, pages: set[int]) -> None:
+def _lend(engine: Engine, pages: Collection[int]) -> None:
     """Note that clients may map these pages. Raises `PageGone` when one has gone meanwhile."""
     with engine.catalog.snapshot() as reader:
         lent = {page: record.lent for page in pages if (record := reader.page(page)) is not None}

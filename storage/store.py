@@ -27,7 +27,7 @@ from .opening import close_engine, open_engine
 from .options import Durability, StoreOptions
 from .prefixes import PrefixCalls
 from .prompts import Match
-from .read import LayerState, Location, Mapped, Rows
+from .read import LayerState, Mapped, Rows
 from .records import NamespaceRecord
 from .save import Save
 from .schema import Schema
@@ -333,13 +333,22 @@ class Store(PrefixCalls, TierCalls):
         """
         return read.rows_of_layers(self._engine, sids, layers, start, end, generations, at)
 
-    def locate(self, sid: bytes, layer: int, start: int, end: int) -> list[Location] | None:
-        """Where rows [start, end) of a layer lie in page files, for a client that maps them itself.
+    def locate(
+        self, sid: bytes, layers: Sequence[int] | None, start: int, end: int
+    ) -> tuple[int, list[Mapped]]:
+        """Where rows [start, end) of layers lie in page files, for a client that maps them itself.
 
-        Checked and answered as `rows`. A file may be unlinked at any time; one that is open or mapped stays
-        as it is.
+        All as of one moment, checked as `rows`; `layers` None: all. A file may be unlinked at any time; one
+        that is open or mapped stays as it is.
+
+        Returns:
+            The session's generation, and one element for each of the layers that holds rows.
+
+        Raises:
+            Grouped: Rows of a layer are coded in groups.
+            UnknownSession and others: As `rows`.
         """
-        return read.locate(self._engine, sid, layer, start, end)
+        return read.locate(self._engine, sid, layers, start, end)
 
     def locate_prefix(self, namespace: bytes) -> tuple[NamespaceRecord, list[Mapped]] | None:
         """Where all rows of a prefix lie, for a client that maps them itself; None if it has none to restore.

@@ -18,6 +18,7 @@ from . import (
     info,
     keys,
     ledger,
+    mapping,
     memory,
     prefix,
     prefix_blocks,
@@ -45,7 +46,7 @@ from . import (
 
 _FAMILIES = (
     connection, client, command, config, info, process, stats, acl, memory, slowlog,
-    vstore, vstorebatch, vfetch, snapshots, export, prefix, prefix_blocks, states,
+    vstore, vstorebatch, vfetch, mapping, snapshots, export, prefix, prefix_blocks, states,
     prefix_match, prefix_claim, prefix_transactions, prefix_transitions, prefix_manifest, ledger,
     prefix_listing, prefix_upkeep, attend_prefix, attend,
     strings, hashes, zsets, zranges, keys, transactions, pubsub,

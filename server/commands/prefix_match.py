@@ -1,34 +1,27 @@
-"""KV.PREFIX.MATCH, MODELS, MAP: the longest stored prefix of some tokens, and where its rows are."""
+"""KV.PREFIX.MATCH and MODELS: the longest stored prefix of some tokens."""
 
 from __future__ import annotations
 
-import os
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from pionkv.kernels.formats import format_by_name
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import Mapped, Match
+from pionkv.storage import Match
 
 from ..arguments import Argument, Cursor, blob, integer_within
 from ..clients import Client
 from ..dispatch import Handler, Slow
-from .prefix import K_SUFFIX, checked_name, model_digest
-from .vfetch import credit_restore
+from .prefix import model_digest
 
 if TYPE_CHECKING:
     from ..tier.link import TierLink
 
-MATCH, MAP = "KV.PREFIX.MATCH", "KV.PREFIX.MAP"
+MATCH = "KV.PREFIX.MATCH"
 TOKEN_BYTES = 4
-SIDE, RUN = struct.Struct("<HBBIIII"), struct.Struct("<IIQ")
-"""Of a map: layer, side, tag of the format, dim, rope, head, runs; and of each: file, rows, offset."""
 
 
 @dataclass(slots=True)
@@ -110,50 +103,4 @@ def models(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.encode([item for pair in sorted(found.items()) for item in pair], client.protocol)
 
 
-def locate(client: Client, args: Sequence[Argument]) -> bytes:
-    """KV.PREFIX.MAP ns: generation, rows, files, and for each layer and side where its rows are in them."""
-    if not client.same_machine:
-        raise CommandError("ERR", f"{MAP} serves clients on this machine only; use V.FETCHALL")
-    namespace = checked_name(client, args[1])
-    located = client.service.store.locate_prefix(namespace)
-    if located is None:
-        return reply.null(client.protocol)
-    record, found = located
-    files = {place.path: None for mapped in found for place in mapped.places}
-    numbers = {path: number for number, path in enumerate(files)}
-    layers = b"".join(_layer(mapped, numbers) for mapped in found)
-    _credit(client, found, record.tokens)
-    credit_restore(client, namespace + K_SUFFIX)
-    described = [_file(path) for path in files]
-    return reply.encode([record.generation, record.tokens, described, layers], client.protocol)
-
-
-def _file(path: Path) -> list[bytes | int]:
-    """A file, and what tells it from another one that a client may see under the same path."""
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise CommandError("STALE", f"{MAP}: the namespace changed meanwhile") from error
-    return [os.fsencode(path), found.st_dev, found.st_ino, found.st_mtime_ns]
-
-
-def _layer(mapped: Mapped, numbers: dict[Path, int]) -> bytes:
-    spec = mapped.spec
-    tag = format_by_name(spec.format).tag
-    head = SIDE.pack(mapped.layer, mapped.side, tag, spec.dim, spec.rope, spec.head_dim, len(mapped.places))
-    runs = (
-        RUN.pack(numbers[each.path], each.nbytes // spec.row_bytes, each.offset) for each in mapped.places
-    )
-    return b"".join((head, *runs))
-
-
-def _credit(client: Client, found: Sequence[Mapped], rows: int) -> None:
-    """Rows that are mapped count as served."""
-    for mapped in found:
-        count = rows * mapped.spec.row_bytes
-        client.service.metrics.rows_fetched += rows
-        client.service.metrics.rows_out[mapped.spec.format] += count
-        client.service.receipt.totals.bytes += count
-
-
-HANDLERS: dict[str, Handler] = {MAP: locate, MATCH: match, "KV.PREFIX.MODELS": models}
+HANDLERS: dict[str, Handler] = {MATCH: match, "KV.PREFIX.MODELS": models}

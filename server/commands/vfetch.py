@@ -149,7 +149,9 @@ def _read_options(command: str, words: tuple[bytes, ...], layers: bool, txn: boo
         elif left >= 2 and word == "AT":
             options = replace(options, at=integer(cursor.take()))
         elif layers and left >= 3 and word == "LAYERS":
-            options = replace(options, layers=_layers(integer(cursor.take()), integer(cursor.take())))
+            options = replace(
+                options, layers=layers_between(command, integer(cursor.take()), integer(cursor.take()))
+            )
         elif txn and left >= 2 and word == "TXN":
             options = replace(options, txn=blob(cursor.take()))
         else:
@@ -157,10 +159,11 @@ def _read_options(command: str, words: tuple[bytes, ...], layers: bool, txn: boo
     return options
 
 
-def _layers(first: int, last: int) -> range:
+def layers_between(command: str, first: int, last: int) -> range:
+    """The layers that LAYERS names. Raises `CommandError`."""
     limit = DEFAULT_LIMITS.layers
     if not 0 <= first < last <= limit:
-        raise CommandError("ERR", f"V.FETCHALL: LAYERS must be within 0-{limit}, last above first")
+        raise CommandError("ERR", f"{command}: LAYERS must be within 0-{limit}, last above first")
     return range(first, last)
 
 

@@ -59,6 +59,7 @@ LINES = [
     ("V.FETCH", "{}_pk", 0, "RANGE", 0, 4),
     ("V.FETCH", "{}:alone", 0, 0),
     ("V.FETCHALL", "{}_pk", "{}_pv", 0, 4),
+    ("V.MAP", "{}_pk", 0, 4),
     ("V.INFO", "{}_pv"),
     ("V.STOREBATCH", "{}_pk", 0, 0, 4, ROWS),
     ("V.SNAPSHOT", "{}_pk"),

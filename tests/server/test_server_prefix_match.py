@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import struct
-
 import numpy as np
-from pionkv.kernels.formats import format_by_tag
 
 DIM = 32
 
@@ -73,60 +69,3 @@ def test_the_models_are_counted(either) -> None:
     assert wire.command("KV.PREFIX.MODELS") == [b"", 1, b"m1", 1, b"m2", 1]
     wire.command("KV.PREFIX.DROP", "a", "b", "c")
     assert wire.command("KV.PREFIX.MODELS") == []
-
-
-def mapped_rows(reply, rows):
-    """The bytes of each layer and side, read from the files."""
-    _, _, files, told = reply
-    found, position = {}, 0
-    while position < len(told):
-        layer, side, tag, dim, _, _, runs = struct.unpack_from("<HBBIIII", told, position)
-        position += 20
-        assert (format_by_tag(tag).name, dim) == ("fp16", DIM)
-        data = b""
-        for _ in range(runs):
-            number, count, offset = struct.unpack_from("<IIQ", told, position)
-            position += 16
-            path, *identity = files[number]
-            found_there = os.stat(bytes(path))
-            assert identity[:2] == [found_there.st_dev, found_there.st_ino]
-            with open(bytes(path), "rb") as file:
-                file.seek(offset)
-                data += file.read(count * DIM * 2)
-        assert len(data) == rows * DIM * 2
-        found[layer, side] = data
-    return found
-
-
-def test_a_map_says_where_the_rows_are(either) -> None:
-    wire = either
-    assert wire.command("KV.PREFIX.MAP", "a") is None
-    rows = np.random.default_rng(4).standard_normal((2, 2, 9, DIM)).astype(np.float16)
-    wire.command("KV.PREFIX.REGISTER", "a", DIM, "fp16")
-    for start, end in ((0, 4), (4, 5), (5, 9)):
-        for layer in range(2):
-            for side, name in enumerate(("a_pk", "a_pv")):
-                data = rows[layer, side, start:end].tobytes()
-                assert (
-                    wire.command("V.STOREBATCH", name, layer, start, end - start, data, "FMT", "F16") == "OK"
-                )
-        reply = wire.command("KV.PREFIX.MAP", "a")
-        assert reply[1] == end
-        for (layer, side), data in mapped_rows(reply, end).items():
-            assert data == rows[layer, side, :end].tobytes()
-    wire.command("V.STOREBATCH", "a_pk", 0, 2, 1, bytes(DIM * 4))
-    changed = wire.command("KV.PREFIX.MAP", "a")
-    assert changed[0] > reply[0]
-    assert mapped_rows(changed, 9)[0, 0][2 * DIM * 2 : 3 * DIM * 2] == bytes(DIM * 2)
-    assert mapped_rows(reply, 9)[0, 0] == rows[0, 0].tobytes(), "what was mapped stays as it was"
-    wire.command("V.STOREBATCH", "a_pk", 0, 9, 1, bytes(DIM * 4))
-    assert wire.command("KV.PREFIX.MAP", "a") is None, "the sides disagree"
-
-
-def test_a_map_counts_as_a_restore(wire) -> None:
-    store(wire, "a", list(range(100)), "PREFILL_MS", 1000)
-    assert wire.command("KV.PREFIX.MAP", "a")[1] == 100
-    stats = wire.command("PION.STATS")
-    fields = dict(zip(stats[::2], stats[1::2], strict=True)) if isinstance(stats, list) else stats
-    shown = {str(k, "ascii") if isinstance(k, bytes) else k: v for k, v in fields.items()}
-    assert (shown["kvprefix_hits"], shown["kvprefix_bytes_served"]) == (1, 2 * 100 * DIM * 2)

@@ -234,11 +234,18 @@ def test_rows_lie_in_the_file_where_locate_says(session):
     data = os.urandom(6 * ROW)
     session.put(b"s", 1, 0, data)
     session.put(b"s", 1, 2, data[:ROW])
-    found = session.store.locate(b"s", 1, 1, 5)
+    generation, (mapped,) = session.store.locate(b"s", [0, 1], 1, 5)
+    assert (generation, mapped.layer) == (session.store.session(b"s").generation, 1)
+    found = mapped.places
     assert [place.nbytes for place in found] == [ROW, ROW, 2 * ROW]
     read = b"".join(place.path.read_bytes()[place.offset :][: place.nbytes] for place in found)
     assert read == session.get(b"s", 1, 1, 5)
-    assert session.store.locate(b"s", 0, 0, 1) is None
+    assert [each.first for each in session.store.locate(b"s", None, 0, 1)[1]] == [True]
+    assert not mapped.first, "row 0 is not among them"
+    with pytest.raises(RowsNotStored):
+        session.store.locate(b"s", None, 0, 7)
+    with pytest.raises(BadRange):
+        session.store.locate(b"s", None, 1, 1)
 
 
 def test_nothing_is_visible_before_the_commit(session):
