@@ -12,7 +12,8 @@ from pionkv.kernels.formats import LayerSpec
 
 from . import requests
 from .buffers import Buffers
-from .errors import BadReply
+from .errors import BadReply, StoreError
+from .mapping import NotMapped, RowMap, Side, fill
 from .requests import Command, Found, Name, SessionInfo
 
 T = TypeVar("T")
@@ -107,24 +108,46 @@ def store(sid: Name, layer: int, start: int, rows: Rows, form: StoreForm | None)
     return Question(requests.store(sid, layer, start, len(rows), body, form), _nothing)
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The question where the rows of a fetch lie in the server's files, and what answers it.
+
+    Attributes:
+        command: Name and arguments.
+        first: The first row that is wanted, counted from the first one of the answer.
+        sides: How many of them each layer has in it.
+        layers: Those that it must tell of; None: all from layer 0 on.
+    """
+
+    command: Command
+    first: int = 0
+    sides: int = 1
+    layers: range | None = None
+
+    def are_those(self, told: Sequence[Side]) -> bool:
+        """Whether these are the layers, and nothing is missing between them."""
+        layers = range(len(told) // self.sides) if self.layers is None else self.layers
+        if [each.layer for each in told] != [layer for layer in layers for _ in range(self.sides)]:
+            return False
+        return self.sides == 1 or [each.side for each in told] == [*range(self.sides)] * len(layers)
+
+
 class Fetch:
     """A command that answers runs of rows, and where they go.
 
     Attributes:
         command: Name and arguments.
+        rows: Rows of each run.
+        form: Type of their elements.
+        places: What asks where they lie; None: they lie in no one place.
     """
 
-    def __init__(self, command: Command, rows: int, form: str) -> None:
-        """Prepare.
-
-        Args:
-            command: Name and arguments.
-            rows: Rows of each run.
-            form: Type of their elements.
-        """
+    def __init__(self, command: Command, rows: int, form: str, places: Places | None = None) -> None:
+        """Prepare. Arguments as of the attributes."""
         self.command = command
-        self._rows = rows
-        self._form = form
+        self.rows = rows
+        self.form = form
+        self.places = places
         self._found: list[NDArray[np.uint8]] = []
 
     def begin(self, buffers: Buffers) -> None:
@@ -134,14 +157,61 @@ class Fetch:
 
     def place(self, index: int, length: int) -> memoryview:
         """As `replies.Place`: a new array for each run."""
-        if index != len(self._found) or length % self._rows:
-            raise BadReply(f"{length} bytes for {self._rows} rows")
+        if index != len(self._found) or length % self.rows:
+            raise BadReply(f"{length} bytes for {self.rows} rows")
         self._found.append(self._buffers.take(length))
         return self._found[-1].data
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that have come."""
+        return sum(each.nbytes for each in self._found)
+
+    def take(self, told: RowMap) -> None:
+        """Take the rows from where they lie.
+
+        Raises:
+            Differs: They lie there in another form, or are others than were asked for.
+            NotMapped: A file cannot be used from here.
+            BadReply: The places make no sense.
+        """
+        places = self.places
+        assert places is not None
+        end = places.first + self.rows
+        if told.rows < end or not told.sides or not places.are_those(told.sides):
+            raise Differs("the server's files hold other rows than were asked for")
+        for side in told.sides:
+            if self.form not in ("RAW", getattr(side.spec.verbatim_element, "name", "")):
+                raise Differs(f"rows of {side.spec.format} have to be made {self.form}")
+        sizes = [side.spec.row_bytes for side in told.sides]
+        self._found = [self._buffers.take(self.rows * size) for size in sizes]
+        targets = [_Whole(array, size, places.first) for array, size in zip(self._found, sizes, strict=True)]
+        try:
+            fill(told, targets, places.first, end)
+        except NotMapped:
+            self._found.clear()
+            raise
+
     def result(self) -> list[Rows]:
         """The runs."""
-        return [each.view(_DTYPES[self._form]).reshape(self._rows, -1) for each in self._found]
+        return [each.view(_DTYPES[self.form]).reshape(self.rows, -1) for each in self._found]
+
+
+class Differs(StoreError):
+    """Rows lie in files otherwise than they were asked for; they have to come over the connection."""
+
+
+class _Whole:
+    """Rows that go into one array as they lie. `first`: the row that it begins with."""
+
+    def __init__(self, array: NDArray[np.uint8], row_bytes: int, first: int) -> None:
+        self._array = array
+        self._row_bytes = row_bytes
+        self._first = first
+
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
+        begin = (start - self._first) * self._row_bytes
+        self._array[begin : begin + len(rows)] = np.frombuffer(rows, np.uint8)
 
 
 def fetch(sid: Name, layer: int, ids: Sequence[int]) -> Fetch:
@@ -152,19 +222,23 @@ def fetch(sid: Name, layer: int, ids: Sequence[int]) -> Fetch:
 def fetch_range(sid: Name, layer: int, start: int, end: int, form: FetchForm) -> Fetch:
     """Rows `start` to `end - 1` of a layer."""
     command = ("V.FETCH", requests.as_bytes(sid), layer, "RANGE", start, end, "FMT", form)
-    return Fetch(command, end - start, form)
+    places = Places(requests.places(sid, start, end, (layer, layer + 1)), layers=range(layer, layer + 1))
+    return Fetch(command, end - start, form, places)
 
 
 def fetch_batch(sid: Name, start: int, end: int, layers: int | None, form: FetchForm) -> Fetch:
     """Rows `start` to `end - 1` of the first `layers` layers, or of all."""
     count = () if layers is None else (layers,)
     command = ("V.FETCH", requests.as_bytes(sid), "BATCH", start, end, *count, "FMT", form)
-    return Fetch(command, end - start, form)
+    some = None if layers is None else (0, layers)
+    places = Places(requests.places(sid, start, end, some), layers=None if some is None else range(*some))
+    return Fetch(command, end - start, form, places)
 
 
 def fetch_all(namespace: Name, start: int, end: int, form: FetchForm) -> Fetch:
     """Rows `start` to `end - 1` of both sides of every layer: k0 v0 k1 v1 and so on."""
-    return Fetch(requests.fetch_all(namespace, start, end, form), end - start, form)
+    places = Places(("KV.PREFIX.MAP", requests.as_bytes(namespace)), first=start, sides=2)
+    return Fetch(requests.fetch_all(namespace, start, end, form), end - start, form, places)
 
 
 def by_layer(rows: Sequence[Rows]) -> list[tuple[Rows, Rows]]:

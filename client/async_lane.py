@@ -16,7 +16,7 @@ from pionkv.protocol.request import Word, encode_command
 
 from .deadline import Deadline
 from .endpoint import Endpoint
-from .errors import BadReply, ConnectionLost, TimedOut
+from .errors import BadReply, ConnectionLost, ServerRefused, TimedOut
 from .replies import More, Place, Replies, count_rows, plain, raised_or
 from .tls import explained
 
@@ -91,6 +91,13 @@ class AsyncLane(asyncio.BufferedProtocol):
         async with self._closing_on_error() as transport:
             value = await self._next_reply(transport, deadline, None)
         return plain(value)
+
+    async def receive_any(self, deadline: Deadline) -> object:
+        """The next reply, or a `ServerRefused`. Raises as `Lane.receive_any`."""
+        try:
+            return await self.receive(deadline)
+        except ServerRefused as error:
+            return error
 
     async def receive_rows(self, place: Place, deadline: Deadline) -> int:
         """The next reply, rows, put where `place` says: how many runs. Raises as `Lane.receive_rows`."""

@@ -31,6 +31,7 @@ class AsyncStoreClient(StoreOptions):
     Attributes:
         endpoint: Where the server is.
         buffers: The memory that fetched rows come in.
+        files: What came out of the server's files, and why the rest did not.
     """
 
     def _prepare(self, timeout: float, silence: float, connect: float, prefer_unix: bool) -> None:
@@ -155,15 +156,22 @@ class AsyncStoreClient(StoreOptions):
         return question.read(await self._exchange(work))
 
     async def _fetch(self, fetch: Fetch) -> list[Rows]:
-        async def work(lane: AsyncLane, deadline: Deadline) -> int:
+        async def work(lane: AsyncLane, deadline: Deadline) -> None:
             fetch.begin(self.buffers)
+            question = self.files.question(fetch)
+            if question is not None:
+                await lane.send(question, deadline)
+                answer = await lane.receive_any(deadline)
+                # It is a copy of many bytes, in which the event loop has no part.
+                if await asyncio.to_thread(self.files.take, fetch, answer):
+                    return
             await lane.send(fetch.command, deadline)
-            return await lane.receive_rows(fetch.place, deadline)
+            await lane.receive_rows(fetch.place, deadline)
+            self.files.came(fetch)
+            self._moved += fetch.nbytes
 
         await self._exchange(work)
-        rows = fetch.result()
-        self._moved += sum(each.nbytes for each in rows)
-        return rows
+        return fetch.result()
 
     async def _exchange(self, work: Callable[[AsyncLane, Deadline], Awaitable[T]]) -> T:
         """Run `work`, once more on a new connection if a kept one turns out to have ended."""

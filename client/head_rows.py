@@ -16,6 +16,7 @@ from .buffers import Buffers
 from .deadline import Deadline
 from .fetching import Fetch, Wanted
 from .lane import Lane
+from .mapped_prefix import ask_where, may_map, take_mapped
 from .pace import Watch
 from .publish import SIDES
 from .requests import Name
@@ -127,7 +128,7 @@ def fetch_heads(
         buffers: Where the arrays' memory is from; None: it is new.
 
     Raises:
-        NotStored: They are of another generation.
+        NotStored: They are of another generation, or in other formats.
         BadReply: Something else came.
         StoreError: The server refused, or is not available.
     """
@@ -137,6 +138,10 @@ def fetch_heads(
     arriving = [
         _Arriving(side, spec, tokens, scratch, memory) for side, spec in zip(sides, specs, strict=True)
     ]
+    if may_map(route, shape):
+        ask_where(lane, namespace, deadline)
+        if take_mapped(lane, deadline, shape, arriving, tokens, at, route):
+            return tokens, [each.array for each in arriving]
     wanted = Wanted(namespace, tuple(spec.row_bytes for spec in specs), at)
     came = Fetch(lane, deadline, wanted, tokens, route, watch).into(arriving)
     return came, [np.ascontiguousarray(each.array[:, :came]) for each in arriving]
@@ -164,11 +169,14 @@ class _Arriving:
         return self._rows
 
     def landed(self, start: int, end: int) -> None:
+        self.fill(start, end, self._rows)
+
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
         side, spec = self._side, self._spec
         if spec.verbatim_element is side.element:
-            spread(self._rows, spec.row_bytes, 0, self.array[:, start:end])
+            spread(rows, spec.row_bytes, 0, self.array[:, start:end])
             return
         first = start * side.head_dim * side.element.itemsize
         target = self.array.reshape(-1).view(np.uint8).data[first:]
         layout = Heads(side.heads, self.array.shape[1] * side.head_dim, side.head_dim)
-        unpack(spec, self._rows, end - start, side.element, target, layout=layout)
+        unpack(spec, rows, end - start, side.element, target, layout=layout)

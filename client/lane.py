@@ -208,6 +208,13 @@ class Lane:
             value = self._next_reply(connection, deadline, None)
         return plain(value)
 
+    def receive_any(self, deadline: Deadline) -> object:
+        """As `receive`, but an error reply is returned: a `ServerRefused`."""
+        try:
+            return self.receive(deadline)
+        except ServerRefused as error:
+            return error
+
     def receive_rows(self, place: Place, deadline: Deadline) -> int:
         """The next reply, which must be a bulk string or an array of them, put where `place` says.
 

@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from pionkv.kernels.formats import LayerSpec, format_by_tag
 
 from .errors import BadReply, NotStored, StoreError
-from .rows import Landing
 
 _MAGIC = b"PIONPAGE"
 _VERSION = 1
@@ -28,7 +27,16 @@ _HEADER = struct.Struct("<8sIIQ")
 
 Run = tuple[int, int, memoryview]
 """Rows: the first of them, one past the last, their bytes."""
-Part = tuple[Landing, Sequence[Run]]
+
+
+class Target(Protocol):
+    """Where rows of one layer and side go."""
+
+    def fill(self, start: int, end: int, rows: memoryview) -> None:
+        """Take rows `start` to `end - 1` from where they lie. Other targets may be filled meanwhile."""
+
+
+Part = tuple[Target, Sequence[Run]]
 
 MOST_THREADS = 4
 """Threads that take rows at a time: no more of them are needed to use up the memory's speed."""
@@ -71,14 +79,14 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixMap:
-    """What `KV.PREFIX.MAP` answers.
+class RowMap:
+    """What `KV.PREFIX.MAP` or `V.MAP` answers.
 
     Attributes:
-        generation: The prefix's generation.
+        generation: The generation of the prefix, or of the session.
         rows: Rows of each layer and side.
         files: The files that hold them.
-        sides: k0 v0 k1 v1 and so on.
+        sides: k0 v0 k1 v1 and so on; of a session its layers.
     """
 
     generation: int
@@ -87,7 +95,7 @@ class PrefixMap:
     sides: tuple[Side, ...]
 
     @classmethod
-    def parse(cls, reply: object) -> PrefixMap | None:
+    def parse(cls, reply: object) -> RowMap | None:
         """Read the reply; None when nothing is stored.
 
         Raises:
@@ -104,7 +112,7 @@ class PrefixMap:
                 tuple(_sides(memoryview(sides))),
             )
         except (TypeError, ValueError, LookupError, struct.error) as error:
-            raise BadReply("KV.PREFIX.MAP answered something else") from error
+            raise BadReply("a map of rows is something else") from error
 
 
 def _four(reply: object) -> list[Any]:
@@ -129,36 +137,53 @@ def _spec(tag: int, dim: int, rope: int, head: int) -> LayerSpec:
     return LayerSpec(format_by_tag(tag).name, dim, rope, head)
 
 
-def fill(
-    found: PrefixMap, specs: Sequence[LayerSpec], landings: Sequence[Landing], first: int, tokens: int
-) -> None:
-    """Take rows `first` to `tokens - 1` of every layer and side out of the files.
+def fill_prefix(found: RowMap, specs: Sequence[LayerSpec], targets: Sequence[Target], tokens: int) -> None:
+    """Take the first rows of every layer and side of a prefix out of the files.
 
     Args:
         found: Where they are.
         specs: What they must be: k0 v0 k1 v1 and so on.
-        landings: Where they go, in the same order.
-        first: The first row.
-        tokens: One past the last row.
+        targets: Where they go, in the same order.
+        tokens: How many rows.
 
     Raises:
         NotStored: They are something else.
+        NotMapped and BadReply: As `fill`.
+    """
+    _check(found, specs, tokens)
+    fill(found, targets, 0, tokens)
+
+
+def fill(found: RowMap, targets: Sequence[Target], first: int, end: int) -> None:
+    """Take rows `first` to `end - 1` of every layer and side out of the files.
+
+    Args:
+        found: Where they are; rows are counted from its first one.
+        targets: Where they go, one for each layer and side.
+        first: The first row.
+        end: One past the last row.
+
+    Raises:
         NotMapped: A file is not there, may not be read, or is another one than the server means.
         BadReply: The places make no sense.
     """
-    _check(found, specs, tokens)
+    if any(sum(count for _, _, count in side.places) != found.rows for side in found.sides):
+        raise BadReply("a map of rows names others than it counts")
     with _Files(found.files) as files:
         parts = [
-            (landing, [files.part(*part) for part in _parts(side, spec.row_bytes, first, tokens)])
-            for side, spec, landing in zip(found.sides, specs, landings, strict=True)
+            (target, [files.part(*part) for part in _parts(side, side.spec.row_bytes, first, end)])
+            for side, target in zip(found.sides, targets, strict=True)
         ]
         _take_all(parts)
 
 
 def _take_all(parts: Sequence[Part]) -> None:
-    """Fill every landing; several at a time where there are enough bytes."""
+    """Fill every target; several at a time where there are enough bytes."""
     nbytes = sum(rows.nbytes for _, runs in parts for _, _, rows in runs)
-    threads = max(1, min(MOST_THREADS, os.cpu_count() or 1, nbytes // BYTES_A_THREAD))
+    threads = min(len(parts), MOST_THREADS, nbytes // BYTES_A_THREAD)
+    if threads <= 1 or (threads := min(threads, os.cpu_count() or 1)) == 1:
+        _take(parts)
+        return
     ours, *others = (parts[number::threads] for number in range(threads))
     with ThreadPoolExecutor(MOST_THREADS, "pionkv rows") as pool:
         begun = [pool.submit(_take, share) for share in others]
@@ -168,20 +193,18 @@ def _take_all(parts: Sequence[Part]) -> None:
 
 
 def _take(parts: Sequence[Part]) -> None:
-    for landing, runs in parts:
+    for target, runs in parts:
         for start, end, rows in runs:
-            landing.fill(start, end, rows)
+            target.fill(start, end, rows)
 
 
-def _check(found: PrefixMap, specs: Sequence[LayerSpec], tokens: int) -> None:
+def _check(found: RowMap, specs: Sequence[LayerSpec], tokens: int) -> None:
     if found.rows < tokens:
         raise NotStored(f"only {found.rows} of {tokens} rows are stored")
     if tuple(side.spec for side in found.sides) != tuple(specs):
         raise NotStored("stored in other formats")
     if [(side.layer, side.side) for side in found.sides] != [divmod(i, 2) for i in range(len(specs))]:
         raise NotStored("stored with other layers")
-    if any(sum(count for _, _, count in side.places) != found.rows for side in found.sides):
-        raise BadReply("KV.PREFIX.MAP names other rows than it counts")
 
 
 def _parts(side: Side, row_bytes: int, first: int, tokens: int) -> Iterator[tuple[int, int, int, int, int]]:

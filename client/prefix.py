@@ -15,7 +15,7 @@ from .errors import Absent, NotStored, ServerRefused
 from .fetching import Fetch, Wanted
 from .identity import check_tokens
 from .lane import Lane
-from .mapping import NotMapped, PrefixMap, fill
+from .mapped_prefix import ask_where, may_map, take_mapped
 from .pace import Watch
 from .plan import Attached
 from .requests import Name
@@ -113,14 +113,14 @@ class _Rows:
         self._route = route
         self._watch = watch
         self._at = at
-        self._maps = route.maps and not any(spec.details.grouped for spec in shape.specs)
+        self._maps = may_map(route, shape)
         self._fetch: Fetch | None = None
         self._arriving: Sequence[Landing] = ()
 
     def ask(self) -> None:
         """Ask for them; replies to earlier questions may be received before them."""
         if self._maps:
-            self._lane.send(("KV.PREFIX.MAP", self._namespace), self._deadline)
+            ask_where(self._lane, self._namespace, self._deadline)
         else:
             widths = tuple(spec.wire.row_bytes for spec in self._shape.specs)
             wanted = Wanted(self._namespace, widths, self._at)
@@ -132,41 +132,22 @@ class _Rows:
     def give_up(self) -> None:
         """Receive a short answer that is of no use any more, so that the connection can go on."""
         if self._maps and self._lane.pending:
-            _reply_or_refusal(self._lane, self._deadline)
+            self._lane.receive_any(self._deadline)
 
     def bring(self) -> tuple[int, list[Any]]:
         """How many tokens came, and the arrays: k0 v0 k1 v1 and so on. Raises as `restore`."""
         if not self._arriving:
             self.ask()
-        if self._maps and not self._map():
-            self._maps = False
-            self.ask()
+        if self._maps:
+            where = (self._lane, self._deadline, self._shape, self._arriving, self._tokens, self._at)
+            if not take_mapped(*where, self._route):
+                self._maps = False
+                self.ask()
         came = self._tokens if self._fetch is None else self._fetch.into(self._arriving)
         if came < self._tokens:
             for each in self._arriving:
                 each.cut(came)
         return came, [each.array() for each in self._arriving]
-
-    def _map(self) -> bool:
-        """Take all rows from the server's files; whether that can be done."""
-        route, tokens = self._route, self._tokens
-        try:
-            found = PrefixMap.parse(self._lane.receive(self._deadline))
-            if found is None:
-                raise NotStored("dropped a moment ago")
-            if self._at not in (None, found.generation):
-                raise NotStored("replaced a moment ago")
-            fill(found, self._shape.specs, self._arriving, 0, tokens)
-        except ServerRefused as error:
-            # It is elsewhere, or does not know the command: it will not learn it.
-            route.maps, route.not_mapped = False, str(error)
-            return False
-        except NotMapped as error:
-            route.not_mapped = str(error)
-            return False
-        route.mapped_bytes += self._shape.plan.bytes(tokens)
-        route.used = 0
-        return True
 
 
 def _landings(shape: Shape, tokens: int) -> Sequence[Landing]:
@@ -179,7 +160,7 @@ def states(lane: Lane, deadline: Deadline, namespace: Name, layout: ModelLayout,
     """The caches that are no rows."""
     for index in layout.state_caches:
         lane.send(("SSM.PREFIX.FETCH", namespace, index), deadline)
-    blobs = [_reply_or_refusal(lane, deadline) for _ in layout.state_caches]
+    blobs = [lane.receive_any(deadline) for _ in layout.state_caches]
     if not all(isinstance(blob, bytes) for blob in blobs):
         raise NotStored("not all of its states are stored")
     return [
@@ -199,7 +180,7 @@ def _ask_stored(lane: Lane, deadline: Deadline, namespace: Name) -> None:
 def _check_stored(lane: Lane, deadline: Deadline, shape: Shape, ids: Sequence[int]) -> None:
     """See that the answers to `_ask_stored` are those of these tokens, in these formats."""
     hit = lane.receive(deadline)
-    table, *texts = [_reply_or_refusal(lane, deadline) for _ in range(3)]
+    table, *texts = [lane.receive_any(deadline) for _ in range(3)]
     if not isinstance(table, ServerRefused):
         check_tokens(table, ids, whole=shape.whole)
     if hit != "HIT":
@@ -220,13 +201,6 @@ def _check_side(side: str, info: requests.SessionInfo, asked: Sequence[LayerSpec
             raise NotStored(f"{side} of layer {layer} is stored as {_name(stored)}, asked {_name(wanted)}")
     if min(info.rows) < tokens:
         raise NotStored(f"only {min(info.rows)} of {tokens} rows are stored on the {side} side")
-
-
-def _reply_or_refusal(lane: Lane, deadline: Deadline) -> object:
-    try:
-        return lane.receive(deadline)
-    except ServerRefused as error:
-        return error
 
 
 def _name(spec: LayerSpec) -> str:

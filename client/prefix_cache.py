@@ -239,13 +239,15 @@ class PrefixCache(ABC, Generic[C]):
 
     def stats(self) -> dict[str, int | float | str | None]:
         """Counters, milliseconds, bytes moved, and why the last miss or failed publication came about."""
-        return self._stats.report(
+        report = self._stats.report(
             self._traffic(),
             connections=self._route.used,
             stores_waiting=self._publisher.waiting,
             prefill_tokens_per_second=self._pace.prefill,
             link_bytes_per_second=self._pace.link,
         )
+        route = self._route
+        return {**report, "bytes_mapped": route.mapped_bytes, "last_not_mapped": route.not_mapped}
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait, for so many seconds at most, until nothing waits to be published; whether it came to that."""

@@ -292,8 +292,6 @@ class PionPromptCache(PrefixCache[list[Any]], AttendQueries):
         return {
             **super().stats(),
             "admission_threshold": self._publisher.admission.threshold,
-            "bytes_mapped": self._route.mapped_bytes,
-            "last_not_mapped": self._route.not_mapped,
         }
 
     def close(self) -> None:

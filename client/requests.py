@@ -111,6 +111,12 @@ def fetch_all(
     return ("V.FETCHALL", *sessions_of(namespace), start, end, "FMT", form, *some, *then)
 
 
+def places(sid: Name, start: int, end: int, layers: tuple[int, int] | None) -> Command:
+    """`V.MAP`; `layers`: the first of them and one past the last, None: all."""
+    some: Command = () if layers is None else ("LAYERS", *layers)
+    return ("V.MAP", as_bytes(sid), start, end, *some)
+
+
 def match(ids: Sequence[int], model: str, *, whole: bool) -> Command:
     """`KV.PREFIX.MATCH`."""
     option: Command = ("WHOLE",) if whole else ()

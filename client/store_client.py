@@ -34,6 +34,7 @@ class StoreClient(StoreOptions, AttendQueries):
     Attributes:
         endpoint: Where the server is.
         buffers: The memory that fetched rows come in.
+        files: What came out of the server's files, and why the rest did not.
         redis: The redis-py client that small commands go through, for any command without a method here.
     """
 
@@ -194,10 +195,16 @@ class StoreClient(StoreOptions, AttendQueries):
         return question.read(reply)
 
     def _fetch(self, fetch: Fetch) -> list[Rows]:
-        def work(lane: Lane, deadline: Deadline) -> int:
+        def work(lane: Lane, deadline: Deadline) -> None:
             fetch.begin(self.buffers)
+            question = self.files.question(fetch)
+            if question is not None:
+                lane.send(question, deadline)
+                if self.files.take(fetch, lane.receive_any(deadline)):
+                    return
             lane.send(fetch.command, deadline)
-            return lane.receive_rows(fetch.place, deadline)
+            lane.receive_rows(fetch.place, deadline)
+            self.files.came(fetch)
 
         self._link.exchange(work)
         return fetch.result()

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 from .buffers import KEPT_BYTES, Buffers
 from .endpoint import DEFAULT_PORT, Endpoint
+from .files import Files
 from .tls import Tls
 
 
@@ -15,6 +16,7 @@ class StoreOptions(ABC):
     Attributes:
         endpoint: Where the server is.
         buffers: The memory that fetched rows come in.
+        files: What came out of the server's files, and why the rest did not.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class StoreOptions(ABC):
         connect_timeout: float = 2.0,
         kept_bytes: int = KEPT_BYTES,
         prefer_unix: bool = True,
+        prefer_files: bool = True,
     ) -> None:
         """Prepare; a connection is opened when it is needed.
 
@@ -49,12 +52,15 @@ class StoreOptions(ABC):
             kept_bytes: Bytes of memory of fetched rows that are kept for the next ones, at most.
             prefer_unix: Whether rows take the Unix socket of a server on this machine, if it has one, once
                 a MiB has moved over TCP.
+            prefer_files: Whether ranges of 4 MiB and more are taken from the files of a server on this
+                machine, where they can be read and hold the rows in the form that is asked for.
 
         Raises:
             ValueError: The address is none, or `kept_bytes` is below 0.
         """
         self.endpoint = Endpoint.of(host, port, unix_socket_path, username, password, tls, url)
         self.buffers = Buffers(kept_bytes)
+        self.files = Files(prefer_files and self.endpoint.is_local)
         self._prepare(timeout, silence, connect_timeout, prefer_unix)
 
     @abstractmethod

@@ -19,7 +19,7 @@ from .pace import Pace, Watch
 from .prefix_cache import PrefixCache
 from .requests import Found
 from .reuse import find_worth
-from .route import Route
+from .route import LaneName, Route
 from .shape import Shape
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class TransformersCache(PrefixCache["DynamicCache"]):
         tokenizer: Any = None,
         *,
         url: str = f"redis://127.0.0.1:{DEFAULT_PORT}",
+        lane: LaneName = "auto",
         connections: int | None = None,
         vquant: str = plans.AUTO,
         full_fingerprint: bool = False,
@@ -72,6 +73,7 @@ class TransformersCache(PrefixCache["DynamicCache"]):
             model: A causal model of transformers.
             tokenizer: Its tokenizer: part of what identifies a prefix.
             url: Where the server is; see `Endpoint.from_url`.
+            lane: How rows come, see `route`; "auto" takes the fastest that there is.
             connections: Over how many connections a large prefix comes at once; None is half of this
                 machine's cores, 4 at most.
             vquant: Format of the stored rows; "auto" restores the same bits.
@@ -92,7 +94,7 @@ class TransformersCache(PrefixCache["DynamicCache"]):
             ModuleNotFoundError: torch or transformers is not installed.
             UnknownFormat: There is no format of that name.
             FormatError: The format cannot hold the model's rows.
-            ValueError: The address is none, or a number is out of its range.
+            ValueError: The address or the lane is none, or a number is out of its range.
         """
         try:
             from . import torch_model
@@ -101,8 +103,8 @@ class TransformersCache(PrefixCache["DynamicCache"]):
         endpoint = Endpoint.from_url(url)
         super().__init__(
             endpoint,
-            Route.of("tcp", endpoint, connections),
-            prefer_unix=True,
+            Route.of(lane, endpoint, connections),
+            prefer_unix=lane in ("auto", "map"),
             admission_threshold=1,
             publish_after=publish_after,
             background=background,

@@ -144,7 +144,7 @@ _V = (
         name="V.MAP",
         summary="Where rows of a session lie in page files, for a client on this machine that maps them.",
         group="vstore",
-        reply="As KV.PREFIX.MAP: of rows start to end - 1 of each layer that holds rows, or of those of layers "
+        reply="As KV.PREFIX.MAP: of rows start to end - 1 of each layer that holds rows, or of layers "
         "a to b - 1. Null when none of them does.",
         parameters=(
             key("session"),

@@ -223,8 +223,8 @@ class Bench:
     def clients(self) -> None:
         """Our client's way of receiving beside redis-py with hiredis, both from our server.
 
-        Both are told its port. Ours then finds the Unix socket by itself; to see what that is worth each is
-        also kept to one kind of socket, without a target.
+        Both are told its port. Ours then finds the server's files by itself, which takes one copy instead of
+        two; to see what sockets are worth each is also kept to one kind of them, without a target.
         """
         from pionkv.client import StoreClient
 
@@ -236,8 +236,8 @@ class Bench:
             port = self.ours_process.port
             ours = {
                 "": StoreClient(port=port),
-                " over TCP": StoreClient(port=port, prefer_unix=False),
-                " over Unix": StoreClient(unix_socket_path=self.unix),
+                " over TCP": StoreClient(port=port, prefer_unix=False, prefer_files=False),
+                " over Unix": StoreClient(unix_socket_path=self.unix, prefer_files=False),
             }
             theirs = {
                 "": redis.Redis(port=port),

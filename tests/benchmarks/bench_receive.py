@@ -109,7 +109,9 @@ def _receive(connection: Connection, way: str, where: dict[str, Any], runs: int,
 
 
 def _client(where: dict[str, Any], way: str, runs: int, count: int) -> Callable[[], list[Any]]:
-    client = StoreClient(**where, prefer_unix=False, **({"kept_bytes": 0} if way == "new" else {}))
+    client = StoreClient(
+        **where, prefer_unix=False, prefer_files=False, **({"kept_bytes": 0} if way == "new" else {})
+    )
 
     def bring() -> list[Any]:
         if runs == 1:

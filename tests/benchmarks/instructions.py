@@ -55,8 +55,8 @@ class Transport:
     def __init__(self) -> None:
         self.last = b""
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return "127.0.0.1", 1
+    def get_extra_info(self, name: str) -> Any:
+        return self if name == "socket" else ("127.0.0.1", 1)
 
     def can_write_eof(self) -> bool:
         return True

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pionkv.client import StoreClient
 from pionkv.client.deadline import Deadline
 from pionkv.client.demo.processes import running_server
 from pionkv.kernels.blas import preload_blas
@@ -16,6 +17,7 @@ from pionkv.kernels.blas import preload_blas
 sys.path.insert(0, str(Path(__file__).parent))
 
 from client_peers import SECONDS, Clock, Peer, Proxy  # noqa: E402
+from store_clients import Blocking  # noqa: E402
 
 preload_blas()
 
@@ -43,6 +45,20 @@ def play() -> Iterator[Callable[..., Peer]]:
     yield start
     for peer in started:
         peer.close()
+
+
+@pytest.fixture(params=[StoreClient, Blocking])
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Makes store clients, of both kinds in turn."""
+    made: list[Any] = []
+
+    def make(**options: Any) -> Any:
+        made.append(request.param(**options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.end() if isinstance(client, Blocking) else client.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pionkv.client
 import pytest
-from pionkv.client import TransformersCache, fetching
+from pionkv.client import TransformersCache, fetching, mapping
 from pionkv.client import buffers as buffering
 from pionkv.client.buffers import Buffers
 from pionkv.client.deadline import Deadline
 from pionkv.client.endpoint import Endpoint
-from pionkv.client.errors import BadReply
+from pionkv.client.errors import BadReply, NotStored
 from pionkv.client.head_rows import BITS, HeadRows, fetch_heads
 from pionkv.client.lane import Lane
 from pionkv.client.plan import make_plan
@@ -79,8 +79,17 @@ def test_the_same_bits_come_back(
         assert route.used == connections
         assert [each.tobytes() for each in came[::2]] == [each.tobytes() for each in keys]
         assert [each.tobytes() for each in came[1::2]] == [each.tobytes() for each in values]
-    _, part = fetch_heads(lane, deadline, found.namespace, of, 5, Route())
-    assert part[1].tobytes() == np.ascontiguousarray(values[0][:, :5]).tobytes()
+    for route in (Route(), Route(maps=True)):
+        came, part = fetch_heads(lane, deadline, found.namespace, of, 5, route)
+        assert came == 5 and part[1].tobytes() == np.ascontiguousarray(values[0][:, :5]).tobytes()
+    monkeypatch.setattr(mapping, "BYTES_A_THREAD", 1)
+    _, mapped = fetch_heads(lane, deadline, found.namespace, of, TOKENS, route, at=found.generation)
+    assert [each.tobytes() for each in mapped] == [
+        each.tobytes() for pair in zip(keys, values, strict=True) for each in pair
+    ]
+    assert (route.not_mapped, route.mapped_bytes) == (None, of.plan.bytes(5) + of.plan.bytes(TOKENS))
+    with pytest.raises(NotStored, match="replaced"):
+        fetch_heads(lane, deadline, found.namespace, of, TOKENS, route, at=found.generation + 1)
 
 
 @pytest.mark.parametrize("element", [Element.F32, Element.F16, Element.BF16])
@@ -95,7 +104,11 @@ def test_other_formats_restore_something_close(
     def numbers(bits: Any) -> Any:
         return (bits.astype(np.uint32) << 16).view(np.float32) if element is Element.BF16 else bits
 
-    for came, sent in zip(fetch_heads(lane, deadline, name, of, TOKENS, Route())[1][::2], keys, strict=True):
+    fetched = fetch_heads(lane, deadline, name, of, TOKENS, Route())[1]
+    mapped = fetch_heads(lane, deadline, name, of, TOKENS, route := Route(maps=True))[1]
+    assert [each.tobytes() for each in mapped] == [each.tobytes() for each in fetched]
+    assert bool(route.mapped_bytes) == (vquant != "kivi4"), "groups of rows have no place of their own"
+    for came, sent in zip(fetched[::2], keys, strict=True):
         assert came.dtype == BITS[element] and came.shape == sent.shape
         np.testing.assert_allclose(numbers(came), numbers(sent), atol=0.3 if vquant == "kivi4" else 0.05)
 

@@ -2,64 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from client_peers import SECONDS
-from pionkv.client import AsyncStoreClient, StoreClient
+from pionkv.client import StoreClient
 from pionkv.kernels import LayerSpec
 from server_process import ServerProcess
+from store_clients import Blocking
 
 ROWS = np.random.default_rng(1).standard_normal((1200, 512)).astype("float16")
 """More than a MiB."""
 
 
-class Blocking:
-    """An `AsyncStoreClient` as a `StoreClient`."""
-
-    def __init__(self, **options: Any) -> None:
-        self._runner = asyncio.Runner()
-        self._client = self._run(self._made(options))
-
-    async def _made(self, options: dict[str, Any]) -> AsyncStoreClient:
-        return AsyncStoreClient(**options)
-
-    def _run(self, work: Any) -> Any:
-        return self._runner.run(asyncio.wait_for(work, SECONDS))
-
-    @property
-    def endpoint(self) -> Any:
-        return self._client.endpoint
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._client, name)
-        return lambda *args: self._run(method(*args))
-
-    def end(self) -> None:
-        self.close()
-        self._runner.close()
-
-
 def endpoint_of(client: Any) -> Any:
     """Where its rows come from."""
     return client.endpoint if isinstance(client, Blocking) else client._link.endpoint
-
-
-@pytest.fixture(params=[StoreClient, Blocking])
-def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    made: list[Any] = []
-
-    def make(**options: Any) -> Any:
-        made.append(request.param(**options))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.end() if isinstance(client, Blocking) else client.close()
 
 
 @pytest.fixture

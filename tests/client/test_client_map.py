@@ -17,7 +17,7 @@ from pionkv.client.endpoint import Endpoint
 from pionkv.client.errors import BadReply, NotStored, OtherTokens
 from pionkv.client.lane import Lane
 from pionkv.client.link import Link, Work
-from pionkv.client.mapping import File, NotMapped, PrefixMap, Side, fill
+from pionkv.client.mapping import File, NotMapped, RowMap, Side, fill, fill_prefix
 from pionkv.client.prefix import restore
 from pionkv.client.reuse import find
 from pionkv.client.route import LaneName, Route
@@ -154,8 +154,8 @@ class Sink:
 def map_one(path: Path, identity: tuple[int, int, int], offset: int = 0) -> None:
     spec = LayerSpec("fp16", 4)
     sides = tuple(Side(0, side, spec, ((0, offset, 2),)) for side in (0, 1))
-    found = PrefixMap(1, 2, (File(os.fsencode(path), identity),), sides)
-    fill(found, (spec, spec), (Sink(), Sink()), 0, 2)  # type: ignore[arg-type]
+    found = RowMap(1, 2, (File(os.fsencode(path), identity),), sides)
+    fill_prefix(found, (spec, spec), (Sink(), Sink()), 2)
 
 
 def test_only_the_rows_asked_for_are_taken(tmp_path: Path) -> None:
@@ -166,19 +166,19 @@ def test_only_the_rows_asked_for_are_taken(tmp_path: Path) -> None:
     spec = LayerSpec("fp16", 4)
     places = ((0, 24, 3), (0, 100, 5), (0, 400, 2))
     sides = tuple(Side(0, side, spec, places) for side in (0, 1))
-    found = PrefixMap(
+    found = RowMap(
         1, 10, (File(os.fsencode(page), (status.st_dev, status.st_ino, status.st_mtime_ns)),), sides
     )
     sinks = (Sink(), Sink())
-    fill(found, (spec, spec), sinks, 2, 9)  # type: ignore[arg-type]
+    fill(found, sinks, 2, 9)
     whole = page.read_bytes()
     assert sinks[0].got == [
         (2, 3, whole[40:48]), (3, 8, whole[100:140]), (8, 9, whole[400:408]),
     ]  # fmt: skip
     with pytest.raises(NotStored, match="only 10 of 11"):
-        fill(found, (spec, spec), sinks, 0, 11)  # type: ignore[arg-type]
+        fill_prefix(found, (spec, spec), sinks, 11)
     with pytest.raises(NotStored, match="other formats"):
-        fill(found, (spec,), sinks, 0, 10)  # type: ignore[arg-type]
+        fill_prefix(found, (spec,), sinks, 10)
     with pytest.raises(BadReply, match="bytes 3000 to 3016 of a page"):
         map_one(page, (status.st_dev, status.st_ino, status.st_mtime_ns), 3000)
 
@@ -191,7 +191,7 @@ def test_only_the_rows_asked_for_are_taken(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_nonsense_is_a_bad_reply(reply: object) -> None:
     with pytest.raises(BadReply):
-        PrefixMap.parse(reply)
+        RowMap.parse(reply)
 
 
 def test_lanes_are_chosen_by_name(tiny: Tiny) -> None:
