@@ -187,7 +187,7 @@ class Fetch:
         self._found = [self._buffers.take(self.rows * size) for size in sizes]
         targets = [_Whole(array, size, places.first) for array, size in zip(self._found, sizes, strict=True)]
         try:
-            fill(told, targets, places.first, end)
+            fill(told, targets, places.first, end, divisible=True)
         except NotMapped:
             self._found.clear()
             raise

@@ -154,7 +154,7 @@ def fill_prefix(found: RowMap, specs: Sequence[LayerSpec], targets: Sequence[Tar
     fill(found, targets, 0, tokens)
 
 
-def fill(found: RowMap, targets: Sequence[Target], first: int, end: int) -> None:
+def fill(found: RowMap, targets: Sequence[Target], first: int, end: int, *, divisible: bool = False) -> None:
     """Take rows `first` to `end - 1` of every layer and side out of the files.
 
     Args:
@@ -162,6 +162,7 @@ def fill(found: RowMap, targets: Sequence[Target], first: int, end: int) -> None
         targets: Where they go, one for each layer and side.
         first: The first row.
         end: One past the last row.
+        divisible: Whether one target may be filled by several threads, each with rows of its own.
 
     Raises:
         NotMapped: A file is not there, may not be read, or is another one than the server means.
@@ -171,8 +172,9 @@ def fill(found: RowMap, targets: Sequence[Target], first: int, end: int) -> None
         raise BadReply("a map of rows names others than it counts")
     with _Files(found.files) as files:
         parts = [
-            (target, [files.part(*part) for part in _parts(side, side.spec.row_bytes, first, end)])
+            (target, [files.part(*part) for part in _parts(side, side.spec.row_bytes, start, stop)])
             for side, target in zip(found.sides, targets, strict=True)
+            for start, stop in _shares(first, end, side.spec.row_bytes if divisible else 0)
         ]
         _take_all(parts)
 
@@ -205,6 +207,13 @@ def _check(found: RowMap, specs: Sequence[LayerSpec], tokens: int) -> None:
         raise NotStored("stored in other formats")
     if [(side.layer, side.side) for side in found.sides] != [divmod(i, 2) for i in range(len(specs))]:
         raise NotStored("stored with other layers")
+
+
+def _shares(first: int, end: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Runs of rows that are enough for a thread each; of rows of 0 bytes all."""
+    rows = max(BYTES_A_THREAD // row_bytes, 1) if row_bytes else end - first
+    for start in range(first, end, rows):
+        yield start, min(start + rows, end)
 
 
 def _parts(side: Side, row_bytes: int, first: int, tokens: int) -> Iterator[tuple[int, int, int, int, int]]:

@@ -54,10 +54,13 @@ def equal(found: Any, expected: Any) -> bool:
     return np.array_equal(found, expected) and found.dtype == expected.dtype and found.flags.writeable
 
 
+@pytest.mark.parametrize("share", [1, 700 * DIM * 2, 8 << 20])
 @pytest.mark.parametrize("start, end", [(0, COUNT), (0, 1), (699, 701), (700, 2000), (COUNT - 1, COUNT)])
 def test_every_way_to_ask_for_a_range_gives_the_same_rows(
-    port: int, connect: Connect, start: int, end: int
+    port: int, connect: Connect, start: int, end: int, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whatever the share of a thread is: rows, parts of what was written, or all."""
+    monkeypatch.setattr(mapping, "BYTES_A_THREAD", share)
     client, wire = connect(port=port), connect(port=port, prefer_files=False)
     part = (end - start) * DIM * 2
     for layer in (0, 1):
