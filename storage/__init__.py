@@ -47,9 +47,10 @@ from .errors import (
 from .manifests import Admission
 from .namespaces import SessionView
 from .options import Durability, StoreOptions
+from .places import Located, Location, Mapped
 from .prompts import BLOCK as BOUNDARY_TOKENS
 from .prompts import MODEL_BYTES, Match, boundaries
-from .read import LayerState, Location, Mapped, Rows
+from .read import LayerState, Rows
 from .receipts import Receipt
 from .records import NamespaceRecord
 from .runs import Run
@@ -89,6 +90,7 @@ __all__ = [
     "LayerLimit",
     "LayerState",
     "Listing",
+    "Located",
     "Location",
     "LONGEST_TENANT",
     "Mapped",

@@ -24,10 +24,14 @@ from .records import NamespaceRecord, SessionRecord
 from .usage import Usage
 
 if TYPE_CHECKING:
+    from .places import Located
     from .read import Rows
 
 Asked: TypeAlias = tuple[bytes, int, int, int, int | None]
 """Session, layer, first row, the row after the last, and the generation that its unit was to have."""
+
+AskedWhere: TypeAlias = tuple[bytes, range | None, int, int]
+"""Session, layers, first row and the row after the last; of a whole prefix its unit."""
 
 READS_KEPT = 1024
 """Ranges of rows of which it is known where they lie: a prefix has two for each layer."""
@@ -61,6 +65,7 @@ class Engine:
         quotas: What a tenant may have stored.
         held: Sessions that may be written to, of units that never end and code no groups.
         lookups: Namespaces that can be restored, their deadlines aside; None for others.
+        places: Where rows lie that clients map, as long as nothing is to end by itself.
         reads: Rows that were read, with their unit, as long as nothing is to end by itself. They keep maps
             alive, which must be able to go.
     """
@@ -81,6 +86,7 @@ class Engine:
     late: dict[bytes, int] = field(default_factory=dict)
     reserved_by: Counter[bytes] = field(default_factory=Counter)
     quotas: Mapping[bytes, int] = field(default_factory=dict)
+    places: Known[AskedWhere, Located] = field(default_factory=lambda: Known(READS_KEPT))
     reads: Known[Asked, tuple[Rows | None, bytes]] = field(default_factory=lambda: Known(READS_KEPT))
     held: Known[bytes, SessionRecord] = field(default_factory=lambda: Known(SESSIONS_HELD))
     lookups: Known[bytes, NamespaceRecord | None] = field(default_factory=lambda: Known(RECORDS_KEPT))

@@ -348,7 +348,7 @@ def _check_page(pages: Path, catalog: Catalog, number: int) -> int:
     with catalog.snapshot() as reader:
         found = [KEY.unpack(key) for key, _ in reader.scan("digests", prefix=number.to_bytes(8, "big"))]
         filled = filled_rows(reader, number)
-    with closing(PageMaps(pages, 1, pieces_of(catalog), Reaper(), lambda: None)) as maps:
+    with closing(PageMaps(pages, 1, pieces_of(catalog), Reaper(), ())) as maps:
         maps.check(number)
         checked = 0
         for region in {region for _, region, _ in found}:

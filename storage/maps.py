@@ -10,7 +10,7 @@ import fcntl
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import xxhash
@@ -60,12 +60,12 @@ class PageMaps:
         limit: Maps kept.
         pieces: Reads the digest pieces over a range of rows from the catalog.
         reaper: Unmaps large maps.
-        leave: Called when views must go that anybody keeps for later: a map is let go of, or what was
+        leave: All called when views must go that anybody keeps for later: a map is let go of, or what was
             verified of it is forgotten.
     """
 
     def __init__(
-        self, directory: Path, limit: int, pieces: Pieces, reaper: Reaper, leave: Callable[[], None]
+        self, directory: Path, limit: int, pieces: Pieces, reaper: Reaper, leave: Sequence[Callable[[], None]]
     ) -> None:
         self._leave = leave
         self._reaper = reaper
@@ -108,9 +108,13 @@ class PageMaps:
             found = self._reopen(found, end)
         return found, offset, end
 
+    def _forget(self) -> None:
+        for forget in self._leave:
+            forget()
+
     def forget_verified(self, page: int) -> None:
         """Forget what was verified of a page, so that the next reads check it again."""
-        self._leave()
+        self._forget()
         found = self._maps.get(page)
         if found is not None:
             found.verified.clear()
@@ -119,7 +123,7 @@ class PageMaps:
         """Let go of a page; views of it stay valid."""
         found = self._maps.pop(page, None)
         if found is not None:
-            self._leave()
+            self._forget()
             self._reaper.drop(found.view)
 
     def numbers(self) -> list[int]:
@@ -128,7 +132,7 @@ class PageMaps:
 
     def close(self) -> None:
         """Let go of every page."""
-        self._leave()
+        self._forget()
         self._maps.clear()
 
     def _get(self, page: int) -> PageMap:
@@ -185,7 +189,7 @@ class PageMaps:
                     raise NoHandles from error
                 # Dropped here and now: its handle is needed.
                 self._maps.popitem(last=False)
-                self._leave()
+                self._forget()
 
     def _verify(self, found: PageMap, region: int, start: int, end: int, base: int, row_bytes: int) -> None:
         position = start

@@ -12,13 +12,14 @@ from .catalog import Catalog, is_full
 from .checkpoint import Checkpointer
 from .digest import pieces_of
 from .directory import Directory
-from .engine import READS_KEPT, Asked, Engine
+from .engine import READS_KEPT, Asked, AskedWhere, Engine
 from .errors import DirectoryError, NoSpace, OtherVersion, StorageError
 from .files import FULL
 from .known import Known
 from .maps import PageMaps
 from .open_pages import OpenPages
 from .options import Durability, StoreOptions
+from .places import Located
 from .read import Rows
 from .reaper import Reaper
 from .recovery import join, mark_closed, recover, settle
@@ -116,7 +117,10 @@ def _assemble(
             directory.sweep(reader.names_page)
         pages = OpenPages(directory.pages, number, options.max_open_pages, reaper.unlink)
         reads: Known[Asked, tuple[Rows | None, bytes]] = Known(READS_KEPT)
-        maps = PageMaps(directory.pages, options.max_maps, pieces_of(catalog), reaper, reads.forget)
+        places: Known[AskedWhere, Located] = Known(READS_KEPT)
+        maps = PageMaps(
+            directory.pages, options.max_maps, pieces_of(catalog), reaper, (reads.forget, places.forget)
+        )
         if rolled_back:
             catalog.write(lambda writer: settle(writer, directory.pages))
         if options.durability is Durability.EVERYSEC:
@@ -127,4 +131,6 @@ def _assemble(
         checkpoints.close()
         catalog.close()
         raise
-    return Engine(directory, options, clock, catalog, pages, maps, checkpoints, reaper, reads=reads)
+    return Engine(
+        directory, options, clock, catalog, pages, maps, checkpoints, reaper, places=places, reads=reads
+    )

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from pionkv.kernels.formats import LayerSpec
 
-from .catalog import Writer
 from .engine import Asked, Engine
-from .errors import BadRange, Grouped, PageCorrupt, PageGone, RowsNotStored, Stale
+from .errors import BadRange, PageCorrupt, PageGone, RowsNotStored, Stale
 from .extents import Extents, rows_of, slice_rows
-from .names import sids_of, unit_of_namespace
-from .page import page_path
 from .quarantine import quarantine
-from .records import NamespaceRecord, SessionRecord
+from .records import SessionRecord
 from .runs import Run, runs_of
 
 T = TypeVar("T")
@@ -67,26 +63,12 @@ class LayerState(NamedTuple):
     mark: int
 
 
-class Location(NamedTuple):
-    """Where a run of rows lies.
-
-    Attributes:
-        path: The page file.
-        offset: Where in it the first row begins.
-        nbytes: Bytes of the run.
-    """
-
-    path: Path
-    offset: int
-    nbytes: int
-
-
 def rows(engine: Engine, sid: bytes, layer: int, start: int, end: int, at: int | None = None) -> Rows | None:
     """See `Store.rows`."""
     asked = sid, layer, start, end, at
     known = engine.reads.of(engine.catalog.state).get(asked)
     if known is None:
-        known = _guarded(engine, (sid,), partial(_read_one, engine, asked))
+        known = guarded(engine, (sid,), partial(_read_one, engine, asked))
     found, unit = known
     engine.usage.note(unit, engine.clock())
     return found
@@ -96,7 +78,7 @@ def _read_one(engine: Engine, asked: Asked) -> tuple[Rows | None, bytes]:
     """Rows of one layer and the unit they belong to, known from now on unless something is to end."""
     # As `_read` does, of one layer: a reader of single layers asks often enough for its lists to show.
     sid, layer, start, end, at = asked
-    select = _range(start, end)
+    select = in_range(start, end)
     with engine.catalog.snapshot() as reader:
         session = engine.readable(reader, sid, at)
         known = None if reader.anything_ends else engine.reads.of(reader.state)
@@ -146,116 +128,11 @@ def rows_of_layers(
     at: int | None = None,
 ) -> list[Rows | None]:
     """See `Store.rows_of_layers`."""
-    return _read(engine, sids, layers, _range(start, end), generations, at, begins=start == 0)
+    return _read(engine, sids, layers, in_range(start, end), generations, at, begins=start == 0)
 
 
-class Mapped(NamedTuple):
-    """Where rows of one layer and side lie.
-
-    Attributes:
-        layer: The layer.
-        side: 0 for K, 1 for V.
-        spec: Format and dim of the rows.
-        places: Runs of rows in order.
-        first: As `Rows.first`.
-    """
-
-    layer: int
-    side: int
-    spec: LayerSpec
-    places: list[Location]
-    first: bool = False
-
-
-def locate(
-    engine: Engine, sid: bytes, layers: Sequence[int] | None, start: int, end: int
-) -> tuple[int, list[Mapped]]:
-    """See `Store.locate`."""
-    select = _range(start, end)
-
-    def attempt() -> tuple[int, list[Mapped]]:
-        with engine.catalog.snapshot() as reader:
-            session = engine.readable(reader, sid)
-        paths: dict[int, Path] = {}
-        found = [
-            _mapped(engine, session, layer, extents, paths, begins=start == 0)
-            for layer in (range(len(session.rows)) if layers is None else layers)
-            if layer >= 0 and (extents := select(session, layer)) is not None
-        ]
-        _lend(engine, paths)
-        engine.usage.note(session.unit, engine.clock())
-        return session.generation, found
-
-    return _guarded(engine, (sid,), attempt)
-
-
-def locate_prefix(engine: Engine, namespace: bytes) -> tuple[NamespaceRecord, list[Mapped]] | None:
-    """See `Store.locate_prefix`."""
-    unit = unit_of_namespace(namespace)
-
-    def attempt() -> tuple[NamespaceRecord, list[Mapped]] | None:
-        with engine.catalog.snapshot() as reader:
-            record = reader.namespace(unit)
-            sessions = [reader.session(sid) for sid in sids_of(unit)]
-            if record is None or record.tokens < 1 or engine.is_spent(reader, record):
-                return None
-        paths: dict[int, Path] = {}
-        select = _range(0, record.tokens)
-        found = [
-            _mapped(engine, session, layer, extents, paths, begins=True)
-            for layer in range(len(sessions[0].rows) if sessions[0] is not None else 0)
-            for session in sessions
-            if session is not None and (extents := select(session, layer)) is not None
-        ]
-        _lend(engine, paths)
-        engine.usage.note(unit, engine.clock())
-        return record, found
-
-    return _guarded(engine, sids_of(unit), attempt)
-
-
-def _mapped(
-    engine: Engine,
-    session: SessionRecord,
-    layer: int,
-    extents: Extents,
-    paths: dict[int, Path],
-    *,
-    begins: bool,
-) -> Mapped:
-    """One layer's places, its bytes checked; `paths` are those of pages met before. Raises `Grouped`."""
-    spec, side, maps = session.schema.layer(layer), session.side, engine.maps
-    if spec.details.grouped:
-        raise Grouped(spec.format)
-    places = []
-    for page, row, count in extents:
-        maps.rows(page, layer, side, row, count)
-        _, low, high = maps.locate(page, layer, side, row, count)
-        if page not in paths:
-            paths[page] = Path(page_path(engine.directory.pages, page))
-        places.append(Location(paths[page], low, high - low))
-    return Mapped(layer, side, spec, places, begins and not any(session.rows[:layer]))
-
-
-def _lend(engine: Engine, pages: Collection[int]) -> None:
-    """Note that clients may map these pages. Raises `PageGone` when one has gone meanwhile."""
-    with engine.catalog.snapshot() as reader:
-        lent = {page: record.lent for page in pages if (record := reader.page(page)) is not None}
-    if all(lent.get(page) for page in pages):
-        return
-
-    def note(writer: Writer) -> None:
-        for page in pages:
-            record = writer.page(page)
-            if record is None:
-                raise PageGone(page)
-            record.lent = True
-            writer.put_page(page, record)
-
-    engine.catalog.write(note)
-
-
-def _range(start: int, end: int) -> Select:
+def in_range(start: int, end: int) -> Select:
+    """Selects rows of a range. Raises `BadRange`, and selecting `RowsNotStored`."""
     if not 0 <= start < end:
         raise BadRange(start, end)
 
@@ -295,7 +172,7 @@ def _read(
             engine.usage.note(session.unit, engine.clock())
         return found
 
-    return _guarded(engine, sids, attempt)
+    return guarded(engine, sids, attempt)
 
 
 def _map_layer(
@@ -309,7 +186,7 @@ def _map_layer(
     return Rows(spec, rows_of(extents), runs, begins and not any(session.rows[:layer]))
 
 
-def _guarded(engine: Engine, sids: Sequence[bytes], attempt: Callable[[], T]) -> T:
+def guarded(engine: Engine, sids: Sequence[bytes], attempt: Callable[[], T]) -> T:
     """Run `attempt`; quarantine what fails its check, unless the catalog has moved on: then run it again."""
     while True:
         try:

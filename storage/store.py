@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from . import accounts, claims, namespaces, prompts, read, snapshots, states, write
+from . import accounts, claims, namespaces, places, prompts, read, snapshots, states, write
 from .accounts import EVERYTHING, Account, Listing
 from .compact import compact
 from .engine import Engine
@@ -25,9 +25,10 @@ from .names import unit_of, unit_of_namespace
 from .namespaces import SessionView
 from .opening import close_engine, open_engine
 from .options import Durability, StoreOptions
+from .places import Located
 from .prefixes import PrefixCalls
 from .prompts import Match
-from .read import LayerState, Mapped, Rows
+from .read import LayerState, Rows
 from .records import NamespaceRecord
 from .save import Save
 from .schema import Schema
@@ -333,29 +334,21 @@ class Store(PrefixCalls, TierCalls):
         """
         return read.rows_of_layers(self._engine, sids, layers, start, end, generations, at)
 
-    def locate(
-        self, sid: bytes, layers: Sequence[int] | None, start: int, end: int
-    ) -> tuple[int, list[Mapped]]:
+    def locate(self, sid: bytes, layers: range | None, start: int, end: int) -> Located:
         """Where rows [start, end) of layers lie in page files, for a client that maps them itself.
 
         All as of one moment, checked as `rows`; `layers` None: all. A file may be unlinked at any time; one
         that is open or mapped stays as it is.
 
-        Returns:
-            The session's generation, and one element for each of the layers that holds rows.
-
         Raises:
             Grouped: Rows of a layer are coded in groups.
             UnknownSession and others: As `rows`.
         """
-        return read.locate(self._engine, sid, layers, start, end)
+        return places.locate(self._engine, sid, layers, start, end)
 
-    def locate_prefix(self, namespace: bytes) -> tuple[NamespaceRecord, list[Mapped]] | None:
-        """Where all rows of a prefix lie, for a client that maps them itself; None if it has none to restore.
-
-        All as of one moment, checked as `rows`. Of a namespace without rows there is nothing to map.
-        """
-        return read.locate_prefix(self._engine, namespace)
+    def locate_prefix(self, namespace: bytes) -> Located | None:
+        """Where all rows of a prefix lie, as `locate`; None if it has none to restore."""
+        return places.locate_prefix(self._engine, namespace)
 
     def rows_by_id(self, sid: bytes, layer: int, ids: Sequence[int], at: int | None = None) -> Rows | None:
         """Rows in the order asked, which may repeat; None when the layer holds none. Raises as `rows`."""

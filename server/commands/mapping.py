@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from pionkv.kernels.formats import format_by_name
 from pionkv.protocol import reply
 from pionkv.protocol.errors import CommandError
-from pionkv.storage import Mapped
+from pionkv.storage import Located
 
 from ..arguments import Argument, Cursor, blob, integer
 from ..clients import Client
@@ -18,9 +21,25 @@ from ..dispatch import Handler
 from .prefix import K_SUFFIX, checked_name
 from .vfetch import credit_restore, layers_between
 
+DESCRIBED_KEPT = 256
+"""Maps that are kept as they are told."""
 PREFIX_MAP, MAP = "KV.PREFIX.MAP", "V.MAP"
 SIDE, RUN = struct.Struct("<HBBIIII"), struct.Struct("<IIQ")
 """Layer, side, tag of the format, dim, rope, head, runs; and of each run: file, rows, offset."""
+
+
+class Described(NamedTuple):
+    """A map as it is told, but for what may change about its files.
+
+    Attributes:
+        paths: The files.
+        layers: For each layer and side what it is, and where its rows are in the files.
+        stored: Bytes of the rows, by their format.
+    """
+
+    paths: list[bytes]
+    layers: bytes
+    stored: Counter[str]
 
 
 def locate_prefix(client: Client, args: Sequence[Argument]) -> bytes:
@@ -30,9 +49,7 @@ def locate_prefix(client: Client, args: Sequence[Argument]) -> bytes:
     located = client.service.store.locate_prefix(namespace)
     if located is None:
         return reply.null(client.protocol)
-    record, found = located
-    credit_restore(client, namespace + K_SUFFIX)
-    return _told(client, PREFIX_MAP, record.generation, record.tokens, found)
+    return _told(client, PREFIX_MAP, located, namespace + K_SUFFIX)
 
 
 def locate(client: Client, args: Sequence[Argument]) -> bytes:
@@ -45,12 +62,8 @@ def locate(client: Client, args: Sequence[Argument]) -> bytes:
     if cursor.left >= 3 and cursor.take_keyword("LAYERS"):
         layers = layers_between(MAP, integer(cursor.take()), integer(cursor.take()))
     cursor.end(MAP)
-    generation, found = client.service.store.locate(sid, layers, start, end)
-    if not found:
-        return reply.null(client.protocol)
-    if any(each.first for each in found):
-        credit_restore(client, sid)
-    return _told(client, MAP, generation, end - start, found)
+    located = client.service.store.locate(sid, layers, start, end)
+    return _told(client, MAP, located, sid) if located.mapped else reply.null(client.protocol)
 
 
 def _check_here(client: Client, command: str, instead: str) -> None:
@@ -58,42 +71,42 @@ def _check_here(client: Client, command: str, instead: str) -> None:
         raise CommandError("ERR", f"{command} serves clients on this machine only; use {instead}")
 
 
-def _told(client: Client, command: str, generation: int, rows: int, found: Sequence[Mapped]) -> bytes:
-    """Generation, rows, files, and for each layer and side where its rows are in them."""
-    files = {place.path: None for mapped in found for place in mapped.places}
-    numbers = {path: number for number, path in enumerate(files)}
-    layers = b"".join(_layer(mapped, numbers) for mapped in found)
-    described = [_file(command, path) for path in files]
-    _credit(client, found, rows)
-    return reply.encode([generation, rows, described, layers], client.protocol)
+def _told(client: Client, command: str, located: Located, sid: bytes) -> bytes:
+    """Generation, rows, files, and where the rows are in them; `sid` begins a restore with its first rows."""
+    described = _described(located)
+    files = [_file(command, path) for path in described.paths]
+    if located.first:
+        credit_restore(client, sid)
+    metrics, totals = client.service.metrics, client.service.receipt.totals
+    metrics.rows_fetched += located.rows * len(located.mapped)
+    for stored, nbytes in described.stored.items():
+        metrics.rows_out[stored] += nbytes
+        totals.bytes += nbytes
+    return reply.encode([located.generation, located.rows, files, described.layers], client.protocol)
 
 
-def _file(command: str, path: Path) -> list[bytes | int]:
+@lru_cache(DESCRIBED_KEPT)
+def _described(located: Located) -> Described:
+    """As long as the store knows where rows are it gives the same object, so that is described once."""
+    numbers: dict[Path, int] = {}
+    stored, layers = Counter[str](), []
+    for layer, side, spec, places in located.mapped:
+        tag = format_by_name(spec.format).tag
+        layers.append(SIDE.pack(layer, side, tag, spec.dim, spec.rope, spec.head_dim, len(places)))
+        for place in places:
+            number = numbers.setdefault(place.path, len(numbers))
+            layers.append(RUN.pack(number, place.nbytes // spec.row_bytes, place.offset))
+        stored[spec.format] += located.rows * spec.row_bytes
+    return Described(list(map(os.fsencode, numbers)), b"".join(layers), stored)
+
+
+def _file(command: str, path: bytes) -> list[bytes | int]:
     """A file, and what tells it from another one that a client may see under the same path."""
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError as error:
         raise CommandError("STALE", f"{command}: the rows changed meanwhile") from error
-    return [os.fsencode(path), found.st_dev, found.st_ino, found.st_mtime_ns]
-
-
-def _layer(mapped: Mapped, numbers: dict[Path, int]) -> bytes:
-    spec = mapped.spec
-    tag = format_by_name(spec.format).tag
-    head = SIDE.pack(mapped.layer, mapped.side, tag, spec.dim, spec.rope, spec.head_dim, len(mapped.places))
-    runs = (
-        RUN.pack(numbers[each.path], each.nbytes // spec.row_bytes, each.offset) for each in mapped.places
-    )
-    return b"".join((head, *runs))
-
-
-def _credit(client: Client, found: Sequence[Mapped], rows: int) -> None:
-    """Rows that are mapped count as served."""
-    for mapped in found:
-        count = rows * mapped.spec.row_bytes
-        client.service.metrics.rows_fetched += rows
-        client.service.metrics.rows_out[mapped.spec.format] += count
-        client.service.receipt.totals.bytes += count
+    return [path, found.st_dev, found.st_ino, found.st_mtime_ns]
 
 
 HANDLERS: dict[str, Handler] = {PREFIX_MAP: locate_prefix, MAP: locate}

@@ -57,7 +57,7 @@ def put(store, name, fill, layers=2):
 
 
 def page_of(path, store, sid):
-    return Path(store.locate(sid, [0], 0, 1)[1][0].places[0].path)
+    return Path(store.locate(sid, range(1), 0, 1).mapped[0].places[0].path)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_a_flipped_bit_is_noticed_or_harmless(copies, damaged, where):
         places = [
             place
             for side in (b"_pk", b"_pv")
-            for mapped in driver.store.locate(b"p" + side, None, 0, ROWS)[1]
+            for mapped in driver.store.locate(b"p" + side, None, 0, ROWS).mapped
             for place in mapped.places
         ]
         assert bit // 8 >= 4096, "the header is all checked"
@@ -203,7 +203,7 @@ def test_verify_reads_everything_again(damaged):
     first, _, open_store = damaged
     driver = open_store()
     assert sum(driver.store.verify(b"p")) == 2 * LAYERS * ROWS * ROW
-    last = driver.store.locate(b"p_pv", [LAYERS - 1], 0, ROWS)[1][0].places[0]
+    last = driver.store.locate(b"p_pv", range(LAYERS - 1, LAYERS), 0, ROWS).mapped[0].places[0]
     with first.open("r+b") as file:
         file.seek(last.offset + last.nbytes - 1)
         file.write(b"\7")

@@ -218,7 +218,7 @@ def test_rows_of_groups_have_no_place_in_a_file(driver) -> None:
     with pytest.raises(Grouped, match="kivi4_keys"):
         driver.store.locate_prefix(b"p")
     with pytest.raises(Grouped, match="kivi4_keys"):
-        driver.store.locate(b"p_pk", [0], 0, 5)
+        driver.store.locate(b"p_pk", range(1), 0, 5)
 
 
 def test_two_writes_begun_on_the_same_rows_do_not_mix(driver) -> None:

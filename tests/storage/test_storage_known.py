@@ -171,7 +171,7 @@ def test_known_rows_do_not_keep_more_maps_than_are_wanted(open_store):
 def test_known_rows_are_verified_again_when_that_is_asked(driver):
     driver.prefix(b"p", layers=1, rows=1)
     assert driver.get(b"p_pk", 0, 0, 1) == ONE
-    place = driver.store.locate(b"p_pk", [0], 0, 1)[1][0].places[0]
+    place = driver.store.locate(b"p_pk", range(1), 0, 1).mapped[0].places[0]
     assert driver.get(b"p_pk", 0, 0, 1) == ONE
     with place.path.open("r+b") as file:
         file.seek(place.offset)
@@ -252,7 +252,7 @@ def test_a_held_session_that_was_sealed_takes_no_more(held):
 
 
 def test_a_held_session_whose_bytes_were_found_to_be_damaged_takes_no_more(held):
-    place = held.store.locate(b"p_pk", [0], 0, 1)[1][0].places[0]
+    place = held.store.locate(b"p_pk", range(1), 0, 1).mapped[0].places[0]
     held.put(b"p_pk", 2, 0, ONE)
     with place.path.open("r+b") as file:
         file.seek(place.offset)

@@ -82,7 +82,7 @@ def test_views_of_other_processes_keep_their_rows(session, open_peer):
 
 
 def test_a_page_that_was_lent_to_a_client_is_never_written_again(session):
-    place = session.store.locate(b"s", [0], 0, ROWS)[1][0].places[0]
+    place = session.store.locate(b"s", range(1), 0, ROWS).mapped[0].places[0]
     with place.path.open("rb") as file:
         for fill in range(1, 6):
             overwrite(session, fill)
