@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pionkv.storage import EVERYTHING, Listing
 
 from .acl.user import User
+from .metrics import TCP, UNIX
 from .output import Output
 from .packing import Input
 from .preparing import Preparations
@@ -28,7 +29,6 @@ UNCOUNTED = ("qbuf", "qbuf-free", "argv-mem", "obl", "oll", "omem", "tot-mem")
 """Memory of one connection, not counted here. Older releases of redis-py fail where a name is missing."""
 
 
-TCP, UNIX, BINARY = "tcp", "unix", "binary"
 UNIX_SEND_BYTES = 1 << 20
 """What the system may hold of what a peer on a Unix socket has not read yet."""
 UNPACED = b"reno"

@@ -12,10 +12,9 @@ from pionkv.protocol.frames import FrameParser, FrameReplies
 from pionkv.storage import StorageError
 
 from .arguments import Argument, integer
-from .clients import BINARY
 from .commands.attend import STORE, dims_of
 from .connection import Connection
-from .metrics import Metrics
+from .metrics import BINARY, Metrics
 from .output import Departures, Output
 
 

@@ -13,6 +13,10 @@ LAG_SMOOTHING = 0.1
 NS_A_SECOND = 1_000_000_000
 
 
+TCP, UNIX, BINARY = "tcp", "unix", "binary"
+"""How the bytes of a connection travel."""
+
+
 @dataclass(slots=True)
 class Metrics:
     """What INFO and PION.STATS report. Counters only grow; times are seconds."""

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from .metrics import Metrics
+from .metrics import UNIX, Metrics
 
 GATHER_BYTES = 1 << 16
 """Small replies are written together; beyond this many bytes they go out before the read batch ends."""
@@ -33,6 +33,15 @@ PUSH_BYTES = 8 << 20
 
 STALL_SECONDS = 1.0
 """A peer that reads nothing for so long has stopped to read."""
+
+FIRST_BYTES = (1 << 15) - 16
+"""A large reply over TCP begins with a write of so many bytes.
+
+Linux copies what is sent into blocks of 32 KiB, of which each thread has one, and takes a new one when less than
+32 bytes are left. Rows begin at a page of memory. A few bytes of header in front of them, at the beginning of
+a block, have each of them copied to a place that is just ahead of its own within a page, and processors that
+tell places apart by that wait for every store. The rest of this block is too small for what follows.
+"""
 
 TURN_BYTES = 4 << 20
 """After so many bytes sent without waiting, other connections get their turn."""
@@ -92,6 +101,8 @@ class Output:
         self.turn = TURN_BYTES
         """Bytes that may be sent until others have their turn; anew when the event loop comes round."""
         self._slice = SLICE_BYTES
+        self._first = 0
+        """Bytes of the first write of a large reply; 0: there is no need for one of its own."""
         self._lane = ""
 
     def attach(self, transport: asyncio.Transport, lane: str) -> None:
@@ -100,6 +111,7 @@ class Output:
         plain = transport.can_write_eof()
         transport.set_write_buffer_limits(high=0 if plain else 1, low=0)
         self._slice = SLICE_BYTES if plain else TLS_SLICE_BYTES
+        self._first = FIRST_BYTES if plain and lane != UNIX else 0
         self._transport = transport
         self._lane = lane
 
@@ -151,7 +163,7 @@ class Output:
             self._departures.add(self)
 
     def flush(self) -> None:
-        """Hand what was gathered to the transport in one vectored write."""
+        """Hand what was gathered to the transport, in one vectored write or two."""
         gathered = self._gathered
         if not gathered or self.held:
             return
@@ -165,6 +177,9 @@ class Output:
         else:
             # Copying takes its time: what is small goes first.
             self._departures.leave()
+            if self._first and isinstance(gathered[0], bytes):
+                first, gathered = _cut(gathered, self._first)
+                self._transport.writelines(first)
             self._transport.writelines(gathered)
 
     def send_whole(self, parts: Sequence[bytes | memoryview], size: int) -> bool:
@@ -278,3 +293,15 @@ class Output:
             waiter.set_result(None)
         else:
             waiter.set_exception(error)
+
+
+def _cut(
+    parts: list[bytes | memoryview], count: int
+) -> tuple[list[bytes | memoryview], list[bytes | memoryview]]:
+    """The first `count` bytes of them, and the rest, without copying; there must be more."""
+    at = 0
+    while len(parts[at]) <= count:
+        count -= len(parts[at])
+        at += 1
+    whole = memoryview(parts[at])
+    return [*parts[:at], whole[:count]], [whole[count:], *parts[at + 1 :]]

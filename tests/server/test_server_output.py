@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 from pionkv.server.metrics import Metrics
-from pionkv.server.output import SLICE_BYTES, TLS_SLICE_BYTES, TURN_BYTES, Departures, Output
+from pionkv.server.output import (
+    FIRST_BYTES,
+    GATHER_BYTES,
+    SLICE_BYTES,
+    TLS_SLICE_BYTES,
+    TURN_BYTES,
+    Departures,
+    Output,
+)
 
 HEADER, CRLF = b"$5\r\n", b"\r\n"
 
@@ -39,9 +47,11 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def attached(loop: asyncio.AbstractEventLoop, *, plain: bool = True) -> tuple[Output, Transport]:
+def attached(
+    loop: asyncio.AbstractEventLoop, *, plain: bool = True, lane: str = "unix"
+) -> tuple[Output, Transport]:
     output, transport = Output(loop, Metrics(), Departures(loop)), Transport(plain)
-    output.attach(transport, "tcp")  # type: ignore[arg-type]
+    output.attach(transport, lane)  # type: ignore[arg-type]
     return output, transport
 
 
@@ -59,6 +69,35 @@ def test_a_reply_of_a_slice_leaves_in_one_write_after_what_was_gathered(loop) ->
     output.write(b"")
     output.flush()
     assert len(transport.writes) == 1
+
+
+@pytest.mark.parametrize("before", [0, 5000])
+@pytest.mark.parametrize("size", [GATHER_BYTES + 256, 1 << 17, SLICE_BYTES])
+def test_a_large_reply_over_tcp_begins_with_a_write_of_its_own(size, before, loop) -> None:
+    output, transport = attached(loop, lane="tcp")
+    for _ in range(before):
+        output.write(b"+OK\r\n")
+    data = bytes(range(256)) * (size // 256)
+    assert whole(output, data)
+    first, rest = (b"".join(pieces) for pieces in transport.writes)
+    assert len(first) == FIRST_BYTES
+    assert first + rest == b"+OK\r\n" * before + HEADER + data + CRLF
+
+
+def test_what_goes_on_with_a_reply_or_is_copied_anyway_leaves_in_one_write(loop) -> None:
+    output, transport = attached(loop, lane="tcp")
+    small = bytes(GATHER_BYTES)
+    assert whole(output, small) and transport.writes == [[HEADER + small + CRLF]]
+    slices = memoryview(bytes(range(256)) * (3 * SLICE_BYTES // 256))
+    with output.reply_in_parts():
+        output.write(HEADER)
+        loop.run_until_complete(output.send([slices]))
+        output.write(CRLF)
+    output.flush()
+    assert b"".join(map(b"".join, transport.writes[1:])) == HEADER + slices + CRLF
+    assert [sum(map(len, pieces)) for pieces in transport.writes[1:]] == [
+        FIRST_BYTES, len(HEADER) + SLICE_BYTES - FIRST_BYTES, SLICE_BYTES, SLICE_BYTES + len(CRLF),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("plain, most", [(True, SLICE_BYTES), (False, TLS_SLICE_BYTES)])
@@ -82,7 +121,7 @@ def test_small_replies_leave_together_at_the_end_of_a_turn_or_before_a_large_one
     outputs = [Output(loop, Metrics(), departures) for _ in range(3)]
     transports = [Transport(plain=True) for _ in outputs]
     for output, transport in zip(outputs, transports, strict=True):
-        output.attach(transport, "tcp")  # type: ignore[arg-type]
+        output.attach(transport, "unix")  # type: ignore[arg-type]
     for output in outputs[:2]:
         output.write(b"+OK\r\n")
         output.flush_soon()
