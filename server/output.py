@@ -37,10 +37,10 @@ STALL_SECONDS = 1.0
 FIRST_BYTES = (1 << 15) - 16
 """A large reply over TCP begins with a write of so many bytes.
 
-Linux copies what is sent into blocks of 32 KiB, one for each thread, and takes a new one when less than 32 bytes
-are left. Rows begin at a page of memory. A few bytes of header in front of them, at the beginning of a block,
-have each of them copied to a place that is just ahead of its own within a page, and processors that tell
-places apart by that wait for every store. The rest of this block is too small for what follows.
+Linux copies what is sent into blocks of 32 KiB, one for each thread, and takes a new one when less than 32
+bytes are left. Rows begin at a page of memory. A few bytes of header in front of them, at the beginning of
+a block, have each of them copied to a place that is just ahead of its own within a page, and processors
+that tell places apart by that wait for every store. The rest of this block is too small for what follows.
 """
 
 TURN_BYTES = 4 << 20
