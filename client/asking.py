@@ -181,7 +181,8 @@ class Fetch:
         if told.rows < end or not told.sides or not places.are_those(told.sides):
             raise Differs("the server's files hold other rows than were asked for")
         for side in told.sides:
-            if self.form not in ("RAW", getattr(side.spec.verbatim_element, "name", "")):
+            element = side.spec.verbatim_element
+            if self.form != "RAW" and (element is None or element.name != self.form):
                 raise Differs(f"rows of {side.spec.format} have to be made {self.form}")
         sizes = [side.spec.row_bytes for side in told.sides]
         self._found = [self._buffers.take(self.rows * size) for size in sizes]

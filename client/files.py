@@ -75,10 +75,10 @@ class Files:
 
     def came(self, fetch: Fetch) -> None:
         """The rows came over the connection. Not called when the server refused them there, too."""
-        if fetch.places is not None and self.tried:
-            known = self._row_bytes.get(_kind(fetch))
-            if self._differs or known != 0:
-                self._know(fetch, 0 if self._differs else fetch.nbytes // fetch.rows)
+        if self._differs:
+            self._know(fetch, 0)
+        elif self.tried and fetch.places is not None and self._row_bytes.get(_kind(fetch)) != 0:
+            self._know(fetch, fetch.nbytes // fetch.rows)
 
     def _know(self, fetch: Fetch, row_bytes: int) -> None:
         if len(self._row_bytes) >= MOST_KNOWN:

@@ -166,7 +166,7 @@ def remove_scored(keys: KeyWriter, entry: Entry, gone: Sequence[Scored]) -> None
 
 
 def _put(keys: KeyWriter, entry: Entry, member: bytes, score: float, old: float | None) -> None:
-    raw = SCORE.pack(score)
+    raw = SCORE.pack(score + 0.0)  # one zero: as in sets that Redis keeps small
     if old is not None:
         keys.writer.delete("scores", entry.key + sortable(old) + member)
     keys.writer.put("scores", entry.key + sortable(score) + member, raw)

@@ -133,6 +133,15 @@ def test_random_commands_are_answered_alike(both: tuple[Ask, Ask], mix: str) -> 
     check()
 
 
+def test_a_score_of_minus_zero_is_zero(both: tuple[Ask, Ask]) -> None:
+    """As in sets that Redis keeps small; the sign is in the reply of who adds the member, and nowhere else."""
+    lines = (
+        "ZADD b -0 m", "ZSCORE b m", "ZADD b INCR -0 n", "ZINCRBY b -0 o", "ZMSCORE b n o", "ZINCRBY b -0 m",
+        "ZRANGE b 0 -1 WITHSCORES", "ZRANGEBYSCORE b -0 0 WITHSCORES", "ZSCAN b 0", "ZPOPMAX b", "ZPOPMIN b",
+    )  # fmt: skip
+    run_on_both(both, [tuple(line.encode().split()) for line in lines])
+
+
 @pytest.mark.parametrize("name", [b"ZPOPMIN", b"ZPOPMAX"])
 def test_a_pop_of_no_members_looks_at_the_type(both: tuple[Ask, Ask], name: bytes) -> None:
     run_on_both(both, [(b"SET", b"k", b"v"), (name, b"k", b"0"), (name, b"absent", b"0")])
