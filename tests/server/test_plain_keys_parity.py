@@ -134,7 +134,7 @@ def test_random_commands_are_answered_alike(both: tuple[Ask, Ask], mix: str) -> 
 
 
 def test_a_score_of_minus_zero_is_zero(both: tuple[Ask, Ask]) -> None:
-    """As in sets that Redis keeps small; the sign is in the reply of who adds the member, and nowhere else."""
+    """As in sets that Redis keeps small; the sign is in the reply to who adds the member, nowhere else."""
     lines = (
         "ZADD b -0 m", "ZSCORE b m", "ZADD b INCR -0 n", "ZINCRBY b -0 o", "ZMSCORE b n o",
         "ZINCRBY b -0 m", "ZRANGE b 0 -1 WITHSCORES", "ZRANGEBYSCORE b -0 0 WITHSCORES", "ZSCAN b 0",
