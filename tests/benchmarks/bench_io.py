@@ -1,10 +1,11 @@
 """Moving bytes: pionkv beside redis-server, and both beside a bare socket, in one run.
 
 The same lean client (one blocking socket, `recv_into` a warm buffer) drives every server, so that only the
-servers differ; they are on one core, and it on another. What is timed follows a run of the same that is not:
-64 MiB through another socket leave the system with other memory for the next, which then takes up to three
-times as long. Sizes are those of one layer's rows. CPU seconds of each server are read from the kernel. Where
-Valkey is to be had (see tests/engines.py) it is a peer, too, with rows of its own and no targets.
+servers differ; they are on one core, and it on another. What is timed follows a run of the same that is
+not: 64 MiB through another socket leave the next slower, up to three times as long. What was stored is on
+the disk before the next work is timed, so that writing it out takes no part of the two cores. Sizes are
+those of one layer's rows. CPU seconds of each server are read from the kernel. Where Valkey is to be had
+(see tests/engines.py) it is a peer, too, with rows of its own and no targets.
 
     python tests/benchmarks/bench_io.py [--rounds 9] [--only sizes,small]
 """
@@ -109,6 +110,7 @@ class Bench:
             stores_of = {"pionkv": store, **self._of_peers(set_)}
             fetches_of = {"pionkv": fetch, **self._of_peers(get)}
             stored = interleaved(repeated(stores_of, times), self.rounds, 2, after_itself=True)
+            os.sync()
             fetched = interleaved(repeated(fetches_of, times), self.rounds, 2, after_itself=True)
             fetch()
             assert bytes(self.ours.room[:size]) in [bytes(v) for v in contents.versions], "wrong rows"
@@ -125,6 +127,7 @@ class Bench:
         self.ours.call(b"KV.PREFIX.DROP", namespace)
         for wire in self.wires.values():
             wire.call(b"FLUSHALL")
+        os.sync()
 
     def against_socket(self) -> None:
         size = 64 * MIB
