@@ -3,9 +3,11 @@
 import json
 import re
 import select
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -75,17 +77,23 @@ def run_worker(job: Job, listener: Listener) -> Result:
 @contextmanager
 def _child(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
     """An interpreter in a session of its own, so that Ctrl-C reaches us and we end it in order."""
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
+    release = _held_signals()
+    try:
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+    except BaseException:
+        release()
+        raise
     with process:
         try:
+            release()
             yield process
         finally:
             process.terminate()
@@ -93,6 +101,26 @@ def _child(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
                 process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _held_signals() -> Callable[[], None]:
+    """Keep signals that would end us; what is returned lets them through, also those that came meanwhile.
+
+    One that came while a child is being started would leave a child that nobody knows.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    came: list[int] = []
+    ends = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in ends}
+
+    def release() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for got in came:
+            signal.raise_signal(got)
+
+    return release
 
 
 def _first_line(stream: IO[str] | None, seconds: float) -> str:
