@@ -267,7 +267,8 @@ class Bench:
                 (" over Unix",) * 2 + (None,),
             ):
                 row = rate_row(
-                    f"client receives {mb} MiB{how}", "GB/s", size / 1e9, seconds["lane" + how],
+                    f"client receives {mb} MiB{how or ' out of files'}",
+                    "GB/s", size / 1e9, seconds["lane" + how],
                     (f"redis-py + hiredis{peer}", seconds["reply" + peer]), wanted,
                 )  # fmt: skip
                 self.rows.append(row)

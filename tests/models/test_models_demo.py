@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pionkv.client.demo import processes
 from pionkv.client.demo.report import Comparison, figures, first_difference
 from pionkv.client.demo.worker import Result
 from rich.console import Console
@@ -89,3 +91,25 @@ def test_a_difference_is_not_kept_quiet() -> None:
         console.print(figures([comparison]))
     assert "10.0x" in capture.get()
     assert "2:2" in capture.get()
+
+
+def test_a_signal_while_a_process_starts_ends_that_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[str]] = []
+    real = subprocess.Popen
+
+    def interrupted(*args: Any, **options: Any) -> "subprocess.Popen[str]":
+        started.append(real(*args, **options))
+        signal.raise_signal(signal.SIGINT)
+        return started[-1]
+
+    monkeypatch.setattr(processes.subprocess, "Popen", interrupted)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with (
+        pytest.raises(KeyboardInterrupt),
+        processes._child(["-c", "import time; time.sleep(600)"], tmp_path / "log"),
+    ):
+        raise AssertionError("it went on")
+    assert started[0].returncode == -signal.SIGTERM
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers

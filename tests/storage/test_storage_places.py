@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 import pytest
-from pionkv.storage import Expired, Quarantined, UnknownSession
+from pionkv.storage import BadRange, Expired, Quarantined, RowsNotStored, UnknownSession
 
 ROW = 64
 ONE, TWO = b"\1" * ROW, b"\2" * ROW
@@ -87,3 +88,23 @@ def test_asking_for_known_places_is_use(driver, locate):
     locate()
     driver.store.tick()
     assert driver.store.namespace(b"p").used == driver.clock.now
+
+
+def test_rows_lie_in_the_file_where_locate_says(driver, schema):
+    driver.store.create_session(b"s", schema)
+    data = os.urandom(6 * ROW)
+    driver.put(b"s", 1, 0, data)
+    driver.put(b"s", 1, 2, data[:ROW])
+    located = driver.store.locate(b"s", range(2), 1, 5)
+    (mapped,) = located.mapped
+    assert (located.generation, located.rows, mapped.layer) == (driver.store.session(b"s").generation, 4, 1)
+    found = mapped.places
+    assert [place.nbytes for place in found] == [ROW, ROW, 2 * ROW]
+    read = b"".join(place.path.read_bytes()[place.offset :][: place.nbytes] for place in found)
+    assert read == driver.get(b"s", 1, 1, 5)
+    assert driver.store.locate(b"s", None, 0, 1).first and not located.first
+    assert driver.store.locate(b"s", range(1), 0, 1).mapped == []
+    with pytest.raises(RowsNotStored):
+        driver.store.locate(b"s", None, 0, 7)
+    with pytest.raises(BadRange):
+        driver.store.locate(b"s", None, 1, 1)

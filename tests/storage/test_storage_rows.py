@@ -230,25 +230,6 @@ def test_layers_of_both_sides_as_of_one_moment(driver):
         driver.store.rows_of_layers([b"p_pk", b"p_pv"], [0], 0, 1, generations=generations)
 
 
-def test_rows_lie_in_the_file_where_locate_says(session):
-    data = os.urandom(6 * ROW)
-    session.put(b"s", 1, 0, data)
-    session.put(b"s", 1, 2, data[:ROW])
-    located = session.store.locate(b"s", range(2), 1, 5)
-    (mapped,) = located.mapped
-    assert (located.generation, located.rows, mapped.layer) == (session.store.session(b"s").generation, 4, 1)
-    found = mapped.places
-    assert [place.nbytes for place in found] == [ROW, ROW, 2 * ROW]
-    read = b"".join(place.path.read_bytes()[place.offset :][: place.nbytes] for place in found)
-    assert read == session.get(b"s", 1, 1, 5)
-    assert session.store.locate(b"s", None, 0, 1).first and not located.first
-    assert session.store.locate(b"s", range(1), 0, 1).mapped == []
-    with pytest.raises(RowsNotStored):
-        session.store.locate(b"s", None, 0, 7)
-    with pytest.raises(BadRange):
-        session.store.locate(b"s", None, 1, 1)
-
-
 def test_nothing_is_visible_before_the_commit(session):
     write = session.store.begin_write(b"s", 0, 0, 2)
     write.next_segment()[:] = b"\1" * (2 * ROW)
