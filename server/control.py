@@ -20,7 +20,8 @@ SETUP, READY, STOP, HURRY, PUBLISH = "setup", "ready", "stop", "hurry", "publish
 CONFIGURE, RESET_STATISTICS, USERS = "configure", "reset-statistics", "users"
 ASK, ANSWER, WATCHED = "ask", "answer", "watched"
 RELAY_BYTES = 64 << 20
-"""Messages between workers that wait; more are dropped, as they are for clients that do not read."""
+"""Bytes of messages to other workers that wait; with more, those for listeners are dropped."""
+FOR_LISTENERS = frozenset({PUBLISH, WATCHED})
 _LENGTH = 4
 
 Message = tuple[Any, ...]
@@ -87,9 +88,9 @@ class Control:
             self._writer.write(len(body).to_bytes(_LENGTH, "big") + body)
 
     def relay(self, kind: str, *items: Any) -> None:
-        """Send a message for other workers, unless too many wait already."""
+        """Send a message for other workers; not to listeners, if too much waits already."""
         transport: asyncio.WriteTransport = self._writer.transport
-        if transport.get_write_buffer_size() <= RELAY_BYTES:
+        if kind not in FOR_LISTENERS or transport.get_write_buffer_size() <= RELAY_BYTES:
             self.send(kind, *items)
 
     async def receive(self) -> Message | None:

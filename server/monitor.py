@@ -40,9 +40,13 @@ class Monitors:
     Args:
         tell: Sends a message to every other worker.
         elsewhere: How many watch there; None: there are no others.
+
+    Attributes:
+        coming: Clients that will watch as soon as the other workers know that somebody does.
     """
 
     def __init__(self, tell: Callable[..., None], elsewhere: Callable[[], int] | None) -> None:
+        self.coming = 0
         self._clients: dict[int, Client] = {}
         self._tell = tell
         self._elsewhere = elsewhere
@@ -50,7 +54,9 @@ class Monitors:
     def __bool__(self) -> bool:
         return bool(self._clients) or (self._elsewhere is not None and self._elsewhere() > 0)
 
-    def __len__(self) -> int:
+    @property
+    def here(self) -> int:
+        """Clients of this worker that watch."""
         return len(self._clients)
 
     def __contains__(self, client: Client) -> bool:

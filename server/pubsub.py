@@ -33,11 +33,15 @@ class Channels:
     Args:
         tell: Sends a message to every other worker.
         elsewhere: How many listen there; None: there are no others.
+
+    Attributes:
+        coming: Clients that will listen as soon as the other workers know that somebody does.
     """
 
     def __init__(self, tell: Callable[..., None], elsewhere: Callable[[], int] | None) -> None:
         self.channels: Listeners = {}
         self.patterns: Listeners = {}
+        self.coming = 0
         self._tell = tell
         self._elsewhere = elsewhere
 
@@ -48,7 +52,7 @@ class Channels:
         return self._elsewhere is not None and self._elsewhere() > 0
 
     @property
-    def listened(self) -> int:
+    def here(self) -> int:
         """Channels and patterns that somebody here listens to."""
         return len(self.channels) + len(self.patterns)
 

@@ -17,6 +17,8 @@ SPIKES, FORGET_SPIKES = "spikes", "forget spikes"
 REFUSALS, FORGET_REFUSALS = "refusals", "forget refusals"
 CLIENTS, KILL = "clients", "kill clients"
 CHANNELS, PATTERNS = "channels", "patterns"
+CAUGHT_UP = "caught up"
+"""Answered by a worker that has read all messages sent before, and has shown and seen the numbers of all."""
 
 
 def questions_of(service: Service) -> Mapping[str, Question]:
@@ -35,6 +37,7 @@ def questions_of(service: Service) -> Mapping[str, Question]:
         KILL: lambda filters, spared: _kill(service, filters, spared),
         CHANNELS: lambda: [(name, len(those)) for name, those in service.channels.channels.items()],
         PATTERNS: lambda: list(service.channels.patterns),
+        CAUGHT_UP: lambda: service.sums.flush(),
     }
 
 

@@ -31,7 +31,7 @@ from .notices import Notices
 from .output import Departures
 from .place import Place, Sums
 from .pubsub import Channels
-from .questions import questions_of
+from .questions import CAUGHT_UP, questions_of
 from .receipt import Receipt
 from .timing import Histogram, Timing
 from .together import Group
@@ -203,6 +203,15 @@ class Service:
             settings.slowlog_log_slower_than, settings.slowlog_max_len, settings.latency_monitor_threshold
         )
 
+    async def announce(self, listeners: Channels | Monitors) -> None:
+        """Return when the other workers know that somebody here listens, or is about to."""
+        if self.place.workers > 1 and not listeners.here:
+            listeners.coming += 1
+            try:
+                await self.asking.all(CAUGHT_UP)
+            finally:
+                listeners.coming -= 1
+
     def share_budget(self) -> None:
         """Rows kept ready for attention are in the byte budget: the store has the rest of it."""
         budget = self.settings.max_bytes
@@ -278,11 +287,11 @@ class Service:
     def _gauges(self) -> Mapping[str, int]:
         return {
             "clients": len(self.connections),
-            "listened": self.channels.listened,
+            "listened": self.channels.here + self.channels.coming,
             "attend_resident_layers": len(self.attention.residents),
             "attend_resident_bytes": self.attention.residents.nbytes,
             "attend_cold_layers": len(self.attention.residents.cold),
-            "monitors": len(self.monitors),
+            "monitors": self.monitors.here + self.monitors.coming,
             "pid": os.getpid(),
             "lives": self.place.lives,
             **(self.tier.gauges() if self.tier is not None else {}),

@@ -18,7 +18,7 @@ from ..acl.users import UsersError
 from ..arguments import Argument, blob, integer, keyword, shown
 from ..clients import Client
 from ..dispatch import Handler
-from ..questions import FORGET_REFUSALS, REFUSALS
+from ..questions import CAUGHT_UP, FORGET_REFUSALS, REFUSALS
 from .command import help
 
 PASSWORD_BITS, MOST_BITS, BITS_A_DIGIT = 256, 4096, 4
@@ -97,7 +97,7 @@ def _permissions(selector: Selector) -> dict[bytes, object]:
     }
 
 
-def set_user(client: Client, args: Sequence[Argument]) -> bytes:
+async def set_user(client: Client, args: Sequence[Argument]) -> bytes:
     """ACL SETUSER name [rule ...]."""
     name = text_of(args[2])
     if not name or any(char.isspace() or char == "\0" for char in name):
@@ -109,18 +109,21 @@ def set_user(client: Client, args: Sequence[Argument]) -> bytes:
         client.service.users.change(name, rules)
     except (RuleError, UsersError) as error:
         raise CommandError("ERR", str(error)) from error
+    await client.service.asking.all(CAUGHT_UP)
     return reply.OK
 
 
-def delete_user(client: Client, args: Sequence[Argument]) -> bytes:
+async def delete_user(client: Client, args: Sequence[Argument]) -> bytes:
     """ACL DELUSER name [name ...]."""
     names = [text_of(name) for name in args[2:]]
     if DEFAULT in names:
         raise NOT_DEFAULT.again()
     try:
-        return reply.integer(client.service.users.remove(names))
+        gone = client.service.users.remove(names)
     except UsersError as error:
         raise CommandError("ERR", str(error)) from error
+    await client.service.asking.all(CAUGHT_UP)
+    return reply.integer(gone)
 
 
 def generate_password(client: Client, args: Sequence[Argument]) -> bytes:

@@ -13,6 +13,7 @@ from ..arguments import Argument, blob, pairs
 from ..clients import Client
 from ..config import SETTINGS, ConfigError, Settings
 from ..dispatch import Handler
+from ..questions import CAUGHT_UP
 from ..rewriting import rewrite as rewrite_file
 from .command import help
 
@@ -47,7 +48,7 @@ def get(client: Client, args: Sequence[Argument]) -> bytes:
     return reply.encode(found, client.protocol)
 
 
-def set(client: Client, args: Sequence[Argument]) -> bytes:
+async def set(client: Client, args: Sequence[Argument]) -> bytes:
     """CONFIG SET parameter value [parameter value ...]: all of them or none."""
     changes: dict[str, str] = {}
     for word, value in pairs(args, 2, "config|set"):
@@ -70,6 +71,7 @@ def set(client: Client, args: Sequence[Argument]) -> bytes:
         client.service.configure(changes)
     except UsersError as error:
         raise CommandError("ERR", f"CONFIG SET failed: {error}") from error
+    await client.service.asking.all(CAUGHT_UP)
     return reply.OK
 
 
@@ -77,9 +79,10 @@ def _failed(parameter: str, why: str) -> CommandError:
     return CommandError("ERR", f"CONFIG SET failed (possibly related to argument '{parameter}') - {why}")
 
 
-def reset_statistics(client: Client, args: Sequence[Argument]) -> bytes:
+async def reset_statistics(client: Client, args: Sequence[Argument]) -> bytes:
     """CONFIG RESETSTAT: what this process counts; the store's own counters go on."""
     client.service.reset_statistics()
+    await client.service.asking.all(CAUGHT_UP)
     return reply.OK
 
 

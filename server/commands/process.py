@@ -33,8 +33,9 @@ def shutdown(client: Client, args: Sequence[Argument]) -> bytes:
     return NOTHING
 
 
-def monitor(client: Client, args: Sequence[Argument]) -> bytes:
+async def monitor(client: Client, args: Sequence[Argument]) -> bytes:
     """MONITOR."""
+    await client.service.announce(client.service.monitors)
     client.service.monitors.add(client)
     return reply.OK
 

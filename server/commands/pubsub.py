@@ -17,8 +17,9 @@ from .command import help
 
 
 def _subscribe(kind: bytes, *, pattern: bool) -> Handler:
-    def run(client: Client, args: Sequence[Argument]) -> bytes:
+    async def run(client: Client, args: Sequence[Argument]) -> bytes:
         answers = []
+        await client.service.announce(client.service.channels)
         for name in map(blob, args[1:]):
             client.service.channels.listen(client, name, pattern=pattern)
             answers.append(push(client, kind, client.user.shown(name), client.listens_to))

@@ -293,6 +293,41 @@ def test_messages_reach_listeners_of_every_worker(serve) -> None:
         assert wire.reply() == [b"message", b"__keyevent@0__:drop", b"n"]
 
 
+def test_what_is_answered_holds_on_every_worker(serve) -> None:
+    wires = serve()
+    owner, other = wires.of(0), wires.of(1)
+    for number in range(100):
+        assert owner.command("ACL", "SETUSER", "u", "on", "resetpass", f">{number}", "+ping") == "OK"
+        assert other.command("AUTH", "u", str(number)) == "OK"
+        assert str(wires.any().command("AUTH", "u", str(number - 1))).startswith("WRONGPASS")
+        assert other.command("PING") == "PONG"
+        assert owner.command("ACL", "SETUSER", "u", "-ping") == "OK"
+        assert str(other.command("PING")).startswith("NOPERM")
+        assert owner.command("ACL", "DELUSER", "u") == 1
+        assert other.read_to_end() == b""
+        other = wires.of(1)
+        assert owner.command("CONFIG", "SET", "slowlog-max-len", str(number)) == "OK"
+        assert other.command("CONFIG", "GET", "slowlog-max-len")[1] == str(number).encode()
+        assert owner.command("CONFIG", "RESETSTAT") == "OK"
+        assert "cmdstat_config|get" not in section(other, "commandstats")
+
+
+def test_who_has_begun_to_listen_misses_nothing(serve) -> None:
+    wires = serve()
+    speaker = wires.of(1)
+    for number in range(50):
+        listener, watcher = wires.of(0), wires.of(0)
+        assert listener.command("SUBSCRIBE", "__keyevent@0__:drop")
+        assert speaker.command("KV.PREFIX.REGISTER", "n", DIM, "fp16") == "OK"
+        assert speaker.command("KV.PREFIX.DROP", "n")
+        assert listener.reply() == [b"message", b"__keyevent@0__:drop", b"n"]
+        assert watcher.command("MONITOR") == "OK"
+        assert speaker.command("ECHO", str(number)) == str(number).encode()
+        assert f'"ECHO" "{number}"' in str(watcher.reply())
+        listener.close()
+        watcher.close()
+
+
 def test_the_limit_of_clients_is_that_of_the_server(serve) -> None:
     wires = serve("--max-clients", "6")
     watcher = wires.any()
