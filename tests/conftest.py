@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parent))
 
 from server_process import ServerProcess  # noqa: E402
+
+
+def pytest_configure() -> None:
+    # A shell that starts the tests in the background lets them, and all that they start, ignore interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
