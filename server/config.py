@@ -30,6 +30,7 @@ _UNITS |= {
     "tib": 1 << 40,
 }
 _SIZE = re.compile(r"([0-9]+)\s*([a-z]*)")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 class ConfigError(ValueError):
@@ -55,6 +56,8 @@ def _one_of(names: tuple[str, ...]) -> Callable[[str], str]:
 
 def _within(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
+        if _WHOLE.fullmatch(text.strip()) is None:
+            raise ValueError(f"'{text}' is not a whole number within {low}..{high}")
         value = int(text)
         if not low <= value <= high:
             raise ValueError(f"{value} is not within {low}..{high}")
@@ -78,9 +81,12 @@ def _tier_prefix(text: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < float("inf"):
-        raise ValueError(f"{text} is not a number of seconds")
+        raise ValueError(f"'{text}' is not a number of seconds")
     return value
 
 
@@ -311,6 +317,13 @@ def _parse(name: str, text: str) -> Any:
 def _read_file(file: Path) -> dict[str, str]:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    except ValueError as error:
         raise ConfigError(f"{file}: {error}") from error
-    return {key.replace("-", "_"): str(value) for key, value in table.items()}
+    return {key.replace("-", "_"): _text_of(value) for key, value in table.items()}
+
+
+def _text_of(value: object) -> str:
+    """A value of the file as a flag would say it."""
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)

@@ -47,12 +47,13 @@ class RedisNode:
         port: int | None = None,
         engine: str | None = None,
         host: Host | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
         self.program = program(engine)
         self.port = port or free_port()
         self.folder = folder
         self.flags = flags
-        self.address = "127.0.0.1" if host is None else host.address
+        self.address = address if host is None else host.address
         self._host = host
         self._attempts = ATTEMPTS if port is None else 1
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,7 +66,7 @@ class RedisNode:
     def client(self) -> redis.Redis:
         if self._host is not None:
             return redis.Redis(unix_socket_path=self._host.socket("redis"), socket_timeout=SECONDS)
-        return redis.Redis("127.0.0.1", self.port, socket_timeout=SECONDS)
+        return redis.Redis(self.address, self.port, socket_timeout=SECONDS)
 
     @property
     def pid(self) -> int:
@@ -126,6 +127,8 @@ class RedisCluster:
         nodes: How many.
         gates: Ports by which clients are to reach them, when it is not their own.
         hosts: Where they run; by default here.
+        addresses: Addresses of this machine that they have, all with the same port; by default the usual one.
+        flags: Further flags of each.
         engine: What they are; see `engines.server`.
     """
 
@@ -136,9 +139,12 @@ class RedisCluster:
         *,
         gates: Sequence[int] = (),
         hosts: Sequence[Host] = (),
+        addresses: Sequence[str] = (),
+        flags: Sequence[str] = (),
         engine: str | None = None,
     ) -> None:
-        common = (
+        port = free_port() if addresses else None
+        common = (*flags,
             "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
             "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no",
         )  # fmt: skip
@@ -147,7 +153,10 @@ class RedisCluster:
             behind = ("--cluster-announce-port", str(gates[number])) if gates else ()
             host = hosts[number] if hosts else None
             where = folder / f"node{number}"
-            self.nodes.append(RedisNode(where, *common, *behind, engine=engine, host=host))
+            address = addresses[number] if addresses else "127.0.0.1"
+            behind += ("--bind-source-addr", address) if addresses else ()
+            node = RedisNode(where, *common, *behind, port=port, engine=engine, host=host, address=address)
+            self.nodes.append(node)
         self._gates = gates
 
     @property
@@ -176,6 +185,21 @@ class RedisCluster:
     def _sees_all(self, node: RedisNode) -> bool:
         info = node.client.execute_command("CLUSTER INFO")
         return info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == SLOTS
+
+    def move(self, source: int, target: int) -> None:
+        """Give all slots of one node to another; their keys are lost."""
+        giver, taker = self.nodes[source].client, self.nodes[target]
+        giver.flushall()
+        mine = giver.execute_command("CLUSTER", "MYID").decode()
+        name = taker.client.execute_command("CLUSTER", "MYID").decode()
+        ranges = taker.client.execute_command("CLUSTER NODES")
+        held = next(node["slots"] for node in ranges.values() if node["node_id"] == mine)
+        for node in (taker, *(each for each in self.nodes if each is not taker)):
+            with node.client.pipeline(transaction=False) as together:
+                for first, last in held:
+                    for slot in range(int(first), int(last) + 1):
+                        together.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)
+                together.execute()
 
     def all_keys(self) -> list[bytes]:
         """Every key of every node."""

@@ -6,7 +6,7 @@ import asyncio
 import re
 from binascii import crc_hqx
 from collections.abc import Iterable, Sequence
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from pionkv.protocol.errors import CommandError
 
@@ -20,6 +20,8 @@ LEARN_SECONDS = 1.0
 """Between two times of learning the slots."""
 _CHANGED = frozenset({"CLUSTERDOWN", "READONLY"})
 """Refusals that tell of another order of the slots."""
+_UNNAMED = "?"
+"""What a cluster that gives out names says of a node that has none."""
 _ENABLED = re.compile(rb"cluster_enabled:1\b")
 
 
@@ -87,7 +89,7 @@ class Shards:
                 if any(isinstance(each, CommandError) and each.code in _CHANGED for each in replies):
                     self._learn_later()
                 return replies
-            address = self._follow(moved, address)
+            address = await self._follow(moved, address)
             prefix = [("ASKING",)] if moved.code == "ASK" else []
         raise NoNode("nodes point to each other")
 
@@ -112,10 +114,16 @@ class Shards:
             found = self._nodes[address] = Node(address, self._login)
         return found
 
-    def _follow(self, moved: CommandError, asked: Address) -> Address:
+    async def _follow(self, moved: CommandError, asked: Address) -> Address:
         """Where a redirection points."""
         slot, _, place = moved.message.partition(" ")
         host, _, port = place.rpartition(":")
+        if host == _UNNAMED:
+            await self._learn()
+            known = self._slots[int(slot)]
+            if moved.code != "MOVED" or known is None:
+                raise NoNode(f"the node that slot {slot} is moving to has no name")
+            return known
         address = Address(host or asked.host, int(port))
         if moved.code == "MOVED":
             self._slots[int(slot)] = address
@@ -143,6 +151,8 @@ class Shards:
         loop = asyncio.get_running_loop()
         self._learned_at = loop.time()
         asked = {loop.create_task(self._describe(self._node(each))) for each in self._known()}
+        for task in asked:
+            task.add_done_callback(_heard)
         errors: list[BaseException] = []
         try:
             while asked:
@@ -190,6 +200,12 @@ def _learned(task: asyncio.Task[None]) -> None:
         logger().debug("slots of the tier not learned", error=str(error))
 
 
+def _heard(task: asyncio.Task[dict[tuple[int, int], Address] | None]) -> None:
+    """What came of a question after another node has answered matters to nobody."""
+    if not task.cancelled():
+        task.exception()
+
+
 def _is_redirect(reply: object) -> TypeGuard[CommandError]:
     return isinstance(reply, CommandError) and reply.code in ("MOVED", "ASK")
 
@@ -199,5 +215,14 @@ def _ranges(listed: object, asked: Address) -> Iterable[tuple[tuple[int, int], A
     if not isinstance(listed, list):
         raise NoNode("no list of slots")
     for first, last, primary, *_ in listed:
-        host = (primary[0] or b"").decode()
-        yield (first, last), Address(host if host not in ("", "?") else asked.host, primary[1])
+        yield (first, last), Address(_host(primary) or asked.host, primary[1])
+
+
+def _host(node: list[Any]) -> str:
+    """Of a node in that reply: its name or address, or nothing where that of the asked node is meant."""
+    host, _, _, *further = node
+    if host == _UNNAMED.encode():
+        # The other one of name and address follows the id, as pairs of a name and a value.
+        pairs = further[0] if further else []
+        host = dict(zip(pairs[::2], pairs[1::2], strict=False)).get(b"ip", b"")
+    return bytes(host or b"").decode()

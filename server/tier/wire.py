@@ -8,10 +8,11 @@ reply is taken for another's.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
@@ -126,10 +127,7 @@ class Wire(asyncio.BufferedProtocol):
             CommandError: It refuses the login.
         """
         name = address.host if login.tls is not None else None
-        loop = asyncio.get_running_loop()
-        _, wire = await loop.create_connection(
-            cls, address.host, address.port, ssl=login.tls, server_hostname=name
-        )
+        wire = await _connect(cls, address, ssl=login.tls, server_hostname=name)
         try:
             for reply in await wire.ask(login.greeting) if login.greeting else ():
                 if isinstance(reply, CommandError):
@@ -221,6 +219,21 @@ class Wire(asyncio.BufferedProtocol):
         self.close()
         if self._done is not None and not self._done.done():
             self._done.set_exception(error)
+
+
+async def _connect(made: Callable[[], Wire], address: Address, **options: Any) -> Wire:
+    """Connect to the first of the host's addresses that answers. Raises `OSError`."""
+    loop = asyncio.get_running_loop()
+    # uvloop's `create_connection` would leave a name that is not found, after it was cancelled, to the log.
+    places = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for left, place in zip(reversed(range(len(places))), (each[-1] for each in places), strict=True):
+        zone = f"%{place[3]}" if len(place) > 3 and place[3] else ""
+        try:
+            return (await loop.create_connection(made, f"{place[0]}{zone}", address.port, **options))[1]
+        except OSError:
+            if not left:
+                raise
+    raise OSError(f"{address.host} has no address")
 
 
 class Node:

@@ -61,7 +61,10 @@ def test_the_servers_of_a_tier_name_its_shards() -> None:
         assert address is not None and all(f"{shard}:6379" in address for shard in shards)
         assert "cluster" in service["depends_on"]
     for shard in shards:
-        assert "--cluster-enabled yes" in services[shard]["command"]
+        script = services[shard]["command"][-1]
+        assert "--cluster-enabled yes" in script and services[shard]["hostname"] == shard
+        # A cluster that prefers names and has none says `?` to whoever asks where a slot is.
+        assert ("endpoint-type hostname" in script) == ("--cluster-announce-hostname" in script)
 
 
 def test_the_shards_of_kubernetes_are_those_that_make_the_cluster() -> None:
