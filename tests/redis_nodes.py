@@ -144,9 +144,10 @@ class RedisCluster:
         engine: str | None = None,
     ) -> None:
         port = free_port() if addresses else None
-        common = (*flags,
+        common = (
             "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
             "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no",
+            "--cluster-allow-replica-migration", "no", *flags,
         )  # fmt: skip
         self.nodes = []
         for number in range(nodes):
@@ -194,6 +195,8 @@ class RedisCluster:
         name = taker.client.execute_command("CLUSTER", "MYID").decode()
         ranges = taker.client.execute_command("CLUSTER NODES")
         held = next(node["slots"] for node in ranges.values() if node["node_id"] == mine)
+        # Of two nodes that claim a slot the one with the newer epoch has it.
+        taker.client.execute_command("CLUSTER", "BUMPEPOCH")
         for node in (taker, *(each for each in self.nodes if each is not taker)):
             with node.client.pipeline(transaction=False) as together:
                 for first, last in held:
