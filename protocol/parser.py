@@ -100,7 +100,12 @@ class RequestParser(Intake[RequestEvent]):
 
     def next_event(self) -> RequestEvent:
         """See `Intake.next_event`."""
-        return self._next_ready() if self._ready else super().next_event()
+        if self._ready:
+            return self._next_ready()
+        if self._head == self._tail and not self._missing and self._body is None and self._dead is None:
+            # Between two commands, and nothing has come: what everybody finds whose pipeline was answered.
+            return NEED_DATA
+        return super().next_event()
 
     def take_batch(self) -> list[list[bytes]]:
         """The arguments of small commands that have arrived together, and come next; none: see `next_event`.

@@ -283,7 +283,9 @@ class Runner(ABC):
 
     def ready_calls(self) -> Calls:
         """The gathered calls, unless they cannot be answered now."""
-        return Calls(self.client, () if self._waits or self._out.blocked else self._calls, self._changes)
+        if self._task is not None or self._out.held or self._out.blocked:
+            return Calls(self.client, (), self._changes, 0)
+        return Calls(self.client, self._calls, self._changes, self._gathered)
 
     def take_answers(self, results: Results, before: int) -> None:
         """The gathered calls have been run, the first of them at least; `before` as for `Gate.close`."""
@@ -297,7 +299,8 @@ class Runner(ABC):
         store = self._service.store
         while self._calls and not self._waits and not self._out.blocked:
             before = store.commits
-            (results,) = run(store.keyspace, (Calls(self.client, self._calls, self._changes),))
+            calls = Calls(self.client, self._calls, self._changes, self._gathered)
+            (results,) = run(store.keyspace, (calls,))
             self._answer(results, before)
         return not (self._calls or self._waits)
 
@@ -315,17 +318,16 @@ class Runner(ABC):
         # An answer in parts is the last one of a run.
         parts = answers.pop() if isinstance(answers[-1], list) else None
         ran, last = split(done, len(answers)) if parts is not None else (done, [])
-        self._out.write(
-            b"".join(
-                cast("list[bytes]", answers)
-                if {*map(type, answers)} == {bytes}
-                else [
-                    self._reply(entry, answer) for entry, answer in zip(entries_of(ran), answers, strict=True)
-                ]
-            )
-        )
+        try:
+            text = b"".join(answers)  # type: ignore[arg-type]
+        except TypeError:
+            # Refusals are among them.
+            shown = zip(entries_of(ran), answers, strict=True)
+            text = b"".join([self._reply(entry, answer) for entry, answer in shown])
+        self._out.write(text)
         if answers:
-            self._service.timing.took(self.client, ran, times[: len(answers) + 1])
+            done_at = times if parts is None else times[: len(answers) + 1]
+            self._service.timing.took(self.client, ran, done_at)
         if isinstance(parts, list):
             ((entry, (args,)),) = last
             self._begin(entry, args, send(self.client, parts), times[-2])

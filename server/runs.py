@@ -27,11 +27,6 @@ def by_name(commands: list[list[bytes]]) -> list[tuple[bytes, list[list[bytes]]]
     return [(name, [*same]) for name, same in groupby(commands, _name)]
 
 
-def number_of(runs: Iterable[Run]) -> int:
-    """How many commands there are in some runs."""
-    return sum(len(lines) for _, lines in runs)
-
-
 def split(runs: Sequence[Run], count: int) -> tuple[list[Run], list[Run]]:
     """The first `count` commands, and the others."""
     first: list[Run] = []

@@ -20,7 +20,7 @@ from pionkv.storage.keyspace.access import KeyReader, KeyWriter
 from pionkv.storage.keyspace.space import Keyspace
 
 from .keyed import Answer, Change
-from .runs import Run, number_of
+from .runs import Run
 
 if TYPE_CHECKING:
     from .arguments import Argument
@@ -44,11 +44,13 @@ class Calls(NamedTuple):
         client: The client.
         runs: The commands.
         changes: Whether one of them may change something.
+        number: How many they are.
     """
 
     client: Client
     runs: Sequence[Run]
     changes: bool
+    number: int
 
 
 class Results(NamedTuple):
@@ -91,7 +93,7 @@ def run(keyspace: Keyspace, batch: Sequence[Calls]) -> list[Results]:
             return keyspace.change(lambda keys: _run_within(keys, batch))
         return keyspace.read(lambda keys: _run_within(keys, batch))
     except Exception as error:
-        if sum(number_of(calls.runs) for calls in batch) == 1:
+        if sum(calls.number for calls in batch) == 1:
             times = [began, perf_counter_ns()]
             return [Results([error], times) if calls.runs else Results([], times) for calls in batch]
     return _run_one_by_one(keyspace, batch)
@@ -99,9 +101,9 @@ def run(keyspace: Keyspace, batch: Sequence[Calls]) -> list[Results]:
 
 def _run_one_by_one(keyspace: Keyspace, batch: Sequence[Calls]) -> list[Results]:
     found = [Results([], [perf_counter_ns()]) for _ in batch]
-    for (client, runs, _), results in zip(batch, found, strict=True):
+    for (client, runs, *_), results in zip(batch, found, strict=True):
         for entry, line in ((entry, line) for entry, lines in runs for line in lines):
-            ((answers, times),) = run(keyspace, (Calls(client, ((entry, (line,)),), entry.changes),))
+            ((answers, times),) = run(keyspace, (Calls(client, ((entry, (line,)),), entry.changes, 1),))
             results.answers.extend(answers)
             results.times.append(times[-1])
             if _room_for(answers[0]) >= ANSWER_BYTES:
@@ -120,7 +122,7 @@ def _run_within(keys: KeyReader, batch: Sequence[Calls]) -> list[Results]:
     """Run calls in a transaction. Raises what a command raises after it has changed something."""
     found: list[Results] = []
     uses, room = keys.uses, ANSWER_BYTES
-    for client, runs, _ in batch:
+    for client, runs, *_ in batch:
         answers: list[Answer | Exception] = []
         times = [perf_counter_ns()]
         found.append(Results(answers, times))
@@ -141,7 +143,7 @@ def _run_of_client(
     """Run calls of one client; how much room is left."""
     answers, times = results
     # Only reads are run on a snapshot.
-    writer = cast(KeyWriter, keys)
+    writer: KeyWriter = keys  # type: ignore[assignment]
     for entry, lines in runs:
         for start in range(0, len(lines), LINES_AT_ONCE):
             part = lines[start : start + LINES_AT_ONCE]
@@ -165,7 +167,7 @@ def _run_at_once(
         return None
     before = keys.writer.changes
     try:
-        return entry.batch(keys, cast("Sequence[list[bytes]]", lines), protocol)
+        return entry.batch(keys, lines, protocol)  # type: ignore[arg-type]
     except (CommandError, StorageError):
         if keys.writer.changes != before:
             raise
@@ -237,7 +239,7 @@ class Group:
             theirs = member.ready_calls()
             members.append(member)
             batch.append(theirs)
-            count += number_of(theirs.runs)
+            count += theirs.number
             if count >= MOST_CALLS:
                 self._run_batch(members, batch)
                 members, batch, count = [], [], 0
