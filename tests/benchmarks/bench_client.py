@@ -9,8 +9,9 @@ suffix. Before any time is looked at, all arms must have generated the same toke
 Restoring alone is compared, too: until the caches are there, and until they have taken the next 16 tokens,
 since caches without room for them are copied then. All arrays are evaluated, and all places hold the same
 elements: the file and Redis those of the prefix, this project's pages, too, and its caches room besides. This
-is also done for K/V of the shape of Llama 3.2 1B (16 layers, 8 heads of 64, random float16): the model itself
-is not needed for that, and not run. With `--stock` the published client, in an environment of its own that
+is also done for rows stored in 16 bits, which are converted for the model's caches (compared by value), and
+for K/V of the shape of Llama 3.2 1B (16 layers, 8 heads of 64, random float16): the model itself is not
+needed for that, and not run. With `--stock` the published client, in an environment of its own that
 `make conformance` makes, restores from the same server (to caches; its 16-bit rows are half of the others'
 bytes).
 
@@ -61,13 +62,14 @@ REDIS_SECONDS = 20
 IDEAL, FILE, REDIS = "caches of this process, copied", "mlx-lm's prompt cache file", "safetensors in Redis"
 MAP, UNIX, TCP = "map", "unix", "tcp"
 STOCK = "pion-vllm-mlx 0.1.6"
+HALF = "tcp, stored in 16 bits"
 FIRST_TOKEN, RESTORED = "s to first token", "s to restored caches"
 USED = f"s to caches that took {SUFFIX} tokens"
 LLAMA = {"num_hidden_layers": 16, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
 NEAR = round(1 / 1.15, 3)
 TARGETS = {
     FIRST_TOKEN: ((MAP, FILE, 1.0), (MAP, IDEAL, NEAR), (TCP, REDIS, None)),
-    RESTORED: ((MAP, FILE, 1.0), (TCP, REDIS, 2.0), (TCP, STOCK, 2.0)),
+    RESTORED: ((MAP, FILE, 1.0), (TCP, REDIS, 2.0), (TCP, STOCK, 2.0), (HALF, STOCK, None)),
     USED: ((MAP, FILE, 1.0), (MAP, IDEAL, NEAR), (TCP, REDIS, 2.0)),
 }
 """Arm, peer, and how many times faster the arm is to be. The first token includes the model's own work on the
@@ -205,13 +207,25 @@ def _compare(
         rounds=options.token_rounds,
     )
     work = f"{len(prefix)} tokens"
+    half = _half(model, prefix, caches, places)
     with _stock(prefix, places) if options.stock else nullcontext({}) as stock:
-        restoring = _restoring(work, arms, stock, options.rounds)
+        restoring = _restoring(work, arms, {HALF: _to_caches(half), **stock}, options.rounds)
     return [
         *_rows(work, FIRST_TOKEN, {"cold": cold_seconds, **first}),
         _ratio(work, FIRST_TOKEN, MAP, "cold", first[MAP], cold_seconds, None),
         *restoring,
     ]
+
+
+def _half(model: Any, prefix: list[int], caches: list[Any], places: Places) -> Restore:
+    """Restores the same prefix from 16-bit rows, into caches of the model's own elements."""
+    cache = PionPromptCache(model, "fp16", port=places.port, lane="tcp", background=False, always_fetch=True)
+    cache.keep(prefix, caches, 1e6)
+    restore = _ours(cache, prefix)
+    for ours, exact in zip(restore(), map(_exact, caches), strict=True):
+        for one, other in ((ours.keys, exact.keys), (ours.values, exact.values)):
+            assert mx.array_equal(one[:, :, : len(prefix)], other.astype(mx.float16).astype(other.dtype))
+    return restore
 
 
 def _compare_shape(length: int, places: Places, options: argparse.Namespace) -> list[Row]:
