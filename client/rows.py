@@ -62,9 +62,8 @@ def _kind(
 ) -> _Filled:
     if attached is not None:
         return _Attached(side, spec, tokens, scratch, attached)
-    if spec.verbatim_element is None:
-        return _Packed(side, spec, tokens, scratch, side.element)
-    return _Verbatim(side, spec, tokens, scratch, spec.verbatim_element)
+    exact = spec.verbatim_element is side.element
+    return (_Verbatim if exact else _Packed)(side, spec, tokens, scratch)
 
 
 def room(tokens: int) -> int:
@@ -132,12 +131,9 @@ class _Filled(ABC):
 class _Unpacked(_Filled):
     """Rows become one array of elements, with room to grow."""
 
-    def __init__(
-        self, side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch, element: Element
-    ) -> None:
+    def __init__(self, side: SideLayout, spec: LayerSpec, tokens: int, scratch: Scratch) -> None:
         super().__init__(side, spec, tokens, scratch)
-        self._element = element
-        self.blanks = (((1, side.heads, room(tokens), side.head_dim), _SHOWN[element]),)
+        self.blanks = (((1, side.heads, room(tokens), side.head_dim), _SHOWN[side.element]),)
 
     @property
     def _target(self) -> np.ndarray[Any, Any]:
@@ -158,26 +154,25 @@ class _Unpacked(_Filled):
             self._target[:, first:].view(np.uint8)[...] = 0
 
     def _finished(self) -> mx.array:
-        array = self._arrays[0].view(DTYPES[self._element])
-        return array if self._element is self._side.element else array.astype(DTYPES[self._side.element])
+        return self._arrays[0].view(DTYPES[self._side.element])
 
 
 class _Verbatim(_Unpacked):
-    """Elements are stored as they are."""
+    """Elements are stored as the model has them."""
 
     def _put(self, start: int, end: int, rows: memoryview) -> None:
         spread(rows, self._spec.row_bytes, 0, self._target[:, start:end])
 
 
 class _Packed(_Unpacked):
-    """Elements are coded."""
+    """Elements are coded, or of another type: they are decoded and cut into heads in one pass."""
 
     def _put(self, start: int, end: int, rows: memoryview) -> None:
         side = self._side
-        first = start * side.head_dim * self._element.itemsize
+        first = start * side.head_dim * side.element.itemsize
         layout = Heads(side.heads, self._target.shape[1] * side.head_dim, side.head_dim)
         target = self._target.reshape(-1).view(np.uint8).data[first:]
-        unpack(self._spec, rows, end - start, self._element, target, layout=layout)
+        unpack(self._spec, rows, end - start, side.element, target, layout=layout)
 
 
 class _Attached(_Filled):
@@ -234,5 +229,5 @@ def load_kernels(layout: CacheLayout, plan: Plan) -> None:
     keys = zip((layer.keys for layer in layout), plan.keys, strict=True)
     values = zip((layer.values for layer in layout), plan.values, strict=True)
     for spec, element in {(spec.wire, side.element) for side, spec in (*keys, *values)}:
-        if spec.verbatim_element is None:
+        if spec.verbatim_element is not element:
             unpack(spec, bytes(spec.row_bytes), 1, element, bytearray(spec.dim * element.itemsize))
