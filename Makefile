@@ -39,6 +39,7 @@ docs: $(VENV)/ready
 	$(BIN)/python -c "from pathlib import Path; from pionkv.client.pages import client_page; \
 	  Path('docs/client-interface.md').write_text(client_page(), encoding='utf-8')"
 	$(BIN)/python tests/benchmarks/tables.py
+	$(BIN)/python tests/faults/faults_page.py
 
 # The same pages as a site, in build/site.
 site: docs

@@ -23,12 +23,11 @@ import network  # noqa: E402
 from faults_cutting import CutLoop  # noqa: E402
 from faults_killing import KillLoop  # noqa: E402
 from faults_network import NetworkLoop  # noqa: E402
+from faults_page import PAGE, RESULT, with_table  # noqa: E402
 from faults_tier import TierLoop  # noqa: E402
 from harness import commit, machine  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
-RESULT, PAGE = ROOT / "docs/results/faults.json", ROOT / "docs/faults.md"
-BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 SHARE_ALWAYS = 5
 """One round of so many is under durability `always`."""
 
@@ -103,34 +102,6 @@ def refusals() -> dict[str, object]:
     return {"exit_status": done.returncode, "summary": last.strip("= ")}
 
 
-def write(result: dict[str, object]) -> None:
-    """The result, and the table made from it."""
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    kills, cuts = result["kills"], result["cuts"]
-    assert isinstance(kills, list) and isinstance(cuts, dict)
-    lines = [
-        "| | rounds | killed | changes acknowledged | rows checked | wrong rows |",
-        "|---|---|---|---|---|---|",
-    ]
-    for found in kills:
-        killed = ", ".join(f"{name} {count}" for name, count in sorted(found["killed"].items()))
-        figures = f"{found['changes_acknowledged']:,} | {found['rows_checked']:,} | {found['wrong_rows']}"
-        lines.append(f"| kill -9, `{found['durability']}` | {found['rounds']} | {killed} | {figures} |")
-    commands = ", ".join(f"{name} {count}" for name, count in sorted(cuts["commands"].items()))
-    lines.append(
-        f"| cuts | {cuts['cuts']:,} | {commands} | | {cuts['rows_checked']:,} | {cuts['wrong_rows']} |"
-    )
-    for name in ("tier", "network"):
-        if not isinstance(found := result.get(name), dict):
-            continue
-        broken = ", ".join(f"{kind} {count}" for kind, count in found["faults"].items())
-        figures = f"{found['published']:,} | {found['rows_checked']:,} | {found['wrong_rows']}"
-        lines.append(f"| {name} | {found['rounds']} | {broken} | {figures} |")
-    text = PAGE.read_text(encoding="utf-8")
-    head, tail = text.split(BEGIN)[0], text.split(END)[1]
-    PAGE.write_text(head + "\n".join([BEGIN, *lines, END]) + tail, encoding="utf-8")
-
-
 def main() -> None:
     """Run everything and write it down; ends with an error when anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -158,7 +129,8 @@ def main() -> None:
         result["tier"] = tier(TierLoop, options.tier_rounds, options.seed)
     if options.network_rounds and network.may_be_made():
         result["network"] = tier(NetworkLoop, options.network_rounds, options.seed)
-    write(result)
+    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     print(json.dumps(result, indent=2))
     sys.exit(int(result["refusals"]["exit_status"]))  # type: ignore[index]
 

@@ -13,8 +13,9 @@ from pionkv.server.pages import metrics_page, settings_page
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-sys.path.append(str(ROOT / "tests" / "benchmarks"))
+sys.path += [str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "faults")]
 
+import faults_page  # noqa: E402
 from tables import PAGE, charts, results_page, with_table  # noqa: E402
 
 
@@ -43,6 +44,11 @@ def test_the_readme_has_the_formats_and_figures_of_the_code_and_the_results() ->
 def test_the_benchmark_page_shows_the_results() -> None:
     pages = {PAGE: results_page(), **charts()}
     assert {path: path.read_text(encoding="utf-8") for path in pages} == pages, "run: make docs"
+
+
+def test_the_page_of_faults_has_the_figures_of_its_result() -> None:
+    text = faults_page.PAGE.read_text(encoding="utf-8")
+    assert text == faults_page.with_table(text), "run: make docs"
 
 
 def test_the_site_has_every_page_once() -> None:
