@@ -32,8 +32,9 @@ from pionkv.storage import Store
 CONNECTIONS = PIPELINE = 16
 MAP_BYTES = 1 << 30
 """Of the catalog: as many as valgrind can map."""
-SHORT, LONG = 10, 50
-"""Rounds of the two runs; in a round each connection sends one pipeline."""
+SHORT, LONG = 50, 1050
+"""Rounds of the two runs; in a round each connection sends one pipeline. What else a run does takes a hundred
+million instructions more or fewer from one time to the next: with few rounds that would be counted."""
 ROW = bytes(128)
 PREPARED = [
     ("SET", "key:__rand_int__", "VXK"),
