@@ -164,9 +164,12 @@ class Connection(Runner, asyncio.BufferedProtocol):
         return self.client.last_active
 
     def cut_off(self) -> None:
-        """End for a reason that is not the peer's, after the command that is being run."""
-        self.client.closing = True
-        self._service.loop.call_soon(self._advance)
+        """End for a reason that is not the peer's: at once, or after the command that is the reason."""
+        if self._task in (None, asyncio.current_task()):
+            self.client.closing = True
+            self._service.loop.call_soon(self._advance)
+        else:
+            self.end()
 
     def _dismiss(self, last_words: bytes) -> None:
         """Close after an error that ends the connection, so that the peer can read it.
@@ -215,7 +218,8 @@ class Connection(Runner, asyncio.BufferedProtocol):
             return
         self._out.flush_soon()
         idle = hungry and not self._receivers
-        if self.client.closing or (hungry and self._input_over) or (idle and self._service.stopping):
+        over = self.client.closing and not self._waits
+        if over or (hungry and self._input_over) or (idle and self._service.stopping):
             self.end()
         elif hungry is not self._reads:
             self._reads = hungry

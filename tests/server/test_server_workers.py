@@ -312,6 +312,24 @@ def test_what_is_answered_holds_on_every_worker(serve) -> None:
         assert "cmdstat_config|get" not in section(other, "commandstats")
 
 
+@pytest.mark.parametrize("words", [(), ("MULTI",)], ids=["alone", "in a transaction"])
+def test_who_removes_itself_is_answered_before_it_is_cut_off(serve, words) -> None:
+    wires = serve()
+    owner, other, waiting = wires.of(0), wires.of(1), wires.of(1)
+    assert owner.command("ACL", "SETUSER", "u", "on", ">pw", "+@all", "~*", "&*") == "OK"
+    for wire in (owner, other, waiting):
+        assert wire.command("AUTH", "u", "pw") == "OK"
+    assert wires.of(0).command("KV.PREFIX.CLAIM", "n", 60_000) == "CLAIMED"
+    waiting.send(b"KV.PREFIX.LOOKUP n WAIT 60000\r\n")
+    for word in words:
+        assert owner.command(word) == "OK"
+        assert owner.command("ACL", "LOG") == "QUEUED"
+    removed = owner.command("ACL", "DELUSER", "u")
+    assert (owner.command("EXEC")[-1] if words else removed) == 1
+    for wire in (owner, other, waiting):
+        assert wire.read_to_end() == b""
+
+
 def test_who_has_begun_to_listen_misses_nothing(serve) -> None:
     wires = serve()
     speaker = wires.of(1)
