@@ -6,6 +6,7 @@ Precedence: flags, then environment (`PIONKV_<NAME>`), then a TOML file, then th
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -84,7 +85,7 @@ def _seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = -1.0
+        value = math.nan
     if not 0 <= value < float("inf"):
         raise ValueError(f"'{text}' is not a number of seconds")
     return value

@@ -22,6 +22,7 @@ ASK, ANSWER, WATCHED = "ask", "answer", "watched"
 RELAY_BYTES = 64 << 20
 """Bytes of messages to other workers that wait; with more, those for listeners are dropped."""
 FOR_LISTENERS = frozenset({PUBLISH, WATCHED})
+"""Messages that may be lost; on all others somebody relies."""
 _LENGTH = 4
 
 Message = tuple[Any, ...]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
@@ -126,8 +126,7 @@ class Wire(asyncio.BufferedProtocol):
             OSError: The node cannot be reached.
             CommandError: It refuses the login.
         """
-        name = address.host if login.tls is not None else None
-        wire = await _connect(cls, address, ssl=login.tls, server_hostname=name)
+        wire = await _connect(address, login.tls)
         try:
             for reply in await wire.ask(login.greeting) if login.greeting else ():
                 if isinstance(reply, CommandError):
@@ -221,19 +220,23 @@ class Wire(asyncio.BufferedProtocol):
             self._done.set_exception(error)
 
 
-async def _connect(made: Callable[[], Wire], address: Address, **options: Any) -> Wire:
+async def _connect(address: Address, tls: ssl.SSLContext | None) -> Wire:
     """Connect to the first of the host's addresses that answers. Raises `OSError`."""
     loop = asyncio.get_running_loop()
+    name = address.host if tls is not None else None
+    lost = OSError(f"{address.host} has no address")
     # uvloop's `create_connection` would leave a name that is not found, after it was cancelled, to the log.
-    places = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    for left, place in zip(reversed(range(len(places))), (each[-1] for each in places), strict=True):
+    for *_, place in await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
         zone = f"%{place[3]}" if len(place) > 3 and place[3] else ""
         try:
-            return (await loop.create_connection(made, f"{place[0]}{zone}", address.port, **options))[1]
-        except OSError:
-            if not left:
-                raise
-    raise OSError(f"{address.host} has no address")
+            _, wire = await loop.create_connection(
+                Wire, f"{place[0]}{zone}", address.port, ssl=tls, server_hostname=name
+            )
+        except OSError as error:
+            lost = error
+        else:
+            return wire
+    raise lost
 
 
 class Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pionkv.server import control
 from pionkv.server.counters import HALF_BYTES, Counters
 from pionkv.server.place import Place, ended
 from pionkv.server.supervisor import LONGEST_PAUSE, STEADY_SECONDS, Slot
@@ -344,6 +346,26 @@ def test_who_has_begun_to_listen_misses_nothing(serve) -> None:
         assert f'"ECHO" "{number}"' in str(watcher.reply())
         listener.close()
         watcher.close()
+
+
+def test_only_messages_for_listeners_are_dropped(monkeypatch) -> None:
+    monkeypatch.setattr(control, "RELAY_BYTES", -1)
+
+    async def relay() -> None:
+        one, other = [await control.Control.open(end) for end in socket.socketpair()]
+        for message in (
+            (control.PUBLISH, b"c", b"m"),
+            (control.USERS,),
+            (control.CONFIGURE, {"timeout": "3"}),
+        ):
+            one.relay(*message)
+        one.close()
+        assert await other.receive() == (control.USERS,)
+        assert await other.receive() == (control.CONFIGURE, {"timeout": "3"})
+        assert await other.receive() is None
+        other.close()
+
+    asyncio.run(relay())
 
 
 def test_the_limit_of_clients_is_that_of_the_server(serve) -> None:
